@@ -119,7 +119,15 @@ static void hear_ack(struct liar *liar, const struct wire_ack *heard)
 
 /* ---- one-sided operations, as docs/wire.md has them ---- */
 
-enum { ANNEX_OF_CONTROL = 1, ANNEX_OF_NOTES = 4, ENTRIES_AT = 16, ENTRY_BYTES = 32, DONE_BYTES = 12, REF_BYTES = 16 };
+enum {
+    ANNEX_OF_CONTROL = 1,
+    ANNEX_OF_WRITES = 2,
+    ANNEX_OF_NOTES = 4,
+    ENTRIES_AT = 16,
+    ENTRY_BYTES = 32,
+    DONE_BYTES = 12,
+    REF_BYTES = 16
+};
 enum { KIND_DONE = 3 };
 
 static unsigned annex_of(uint32_t conn)
@@ -239,6 +247,8 @@ static void hear_frame(struct liar *liar, const struct wire_frame *frame)
     case FRAME_CTS:
         conn_of(liar, frame->cts.conn)->received = frame->cts.msg;
         liar->slot = frame->cts.slot;
+        if (frame->cts.placeable)
+            memcpy(liar->keys, frame->cts.keys, sizeof liar->keys);
         break;
     case FRAME_CREDIT:
         conn_of(liar, frame->credit.conn)->eager_total = frame->credit.eager_total;
@@ -439,11 +449,20 @@ static uint32_t some_conn(struct liar *liar, struct liar_conn **conn)
     return below(liar, 16) ? (*conn)->id : number32(liar, (*conn)->id);
 }
 
+/* The annex for the bytes of writes, which leave right behind their announcement, or without one. */
+static uint32_t annex_of_writes(struct liar *liar, struct liar_conn **conn)
+{
+    uint32_t id = liar->control_conn + ((uint32_t)(ANNEX_OF_WRITES - ANNEX_OF_CONTROL) << CORE_ANNEX_SHIFT);
+    *conn = conn_of(liar, id);
+    return id;
+}
+
 static unsigned invent_data(struct liar *liar, uint8_t *at, size_t *payload)
 {
     struct liar_conn *conn;
     uint8_t *frame = at;
-    uint32_t id = some_conn(liar, &conn), length = below(liar, PAYLOAD_MAX);
+    bool ahead = liar->control_length && below(liar, 4) == 0;
+    uint32_t id = ahead ? annex_of_writes(liar, &conn) : some_conn(liar, &conn), length = below(liar, PAYLOAD_MAX);
     uint64_t total = number(liar, conn->total), offset = below(liar, 2) ? number(liar, 0) : total - length;
     if (total < length)
         total = length;
@@ -482,8 +501,8 @@ static unsigned invent_cts(struct liar *liar, uint8_t *at)
     cts.stripes = (uint8_t)(below(liar, 2) ? 0 : below(liar, 65));
     cts.placeable = below(liar, 4) == 0 ? (uint8_t)(1 + below(liar, 15)) : 0;
     cts.address = number(liar, 4096);
-    for (unsigned i = 0; i < CORE_PAIRS_MAX; i++)
-        cts.keys[i] = number32(liar, 1);
+    for (unsigned i = 0; i < CORE_PAIRS_MAX; i++) /* of this pair, or of another one */
+        cts.keys[i] = number32(liar, liar->keys[below(liar, 2) ? i : below(liar, CORE_PAIRS_MAX)]);
     cts.slot = (uint16_t)(number32(liar, liar->slot) % WIRE_SLOTS_MAX);
     return wire_put_cts(at, &cts);
 }

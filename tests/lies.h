@@ -56,6 +56,7 @@ struct liar {
     struct liar_write writes[LIAR_WRITES]; /* of its own engine: where the peer has granted that, now or earlier */
     unsigned write_count;                  /* heard in all */
     uint32_t target, granted, slot, generation;
+    uint32_t keys[CORE_PAIRS_MAX]; /* of its newest grant, by pair of NICs */
     /* one-sided operations: the newest short message on an annex CONTROL, and references that were named there */
     uint8_t control[LIAR_CONTROL_BYTES];
     uint32_t control_conn;

@@ -5,7 +5,8 @@
  * an assert, make the core write outside a buffer, keep or lose a request, or leak chunk records.
  *
  * The input is a list of records {kind, length, bytes}: a raw datagram, one made of frames whose
- * fields are near the right ones, or a step of the application or of a NIC that places payload.
+ * fields are near the right ones, or a step of the application or of a NIC that places payload. If its
+ * size is a multiple of five the first flow has two rails, and its peer a key for each pair of NICs.
  */
 #include "../param_defaults.h"
 #include "core/crc32c.h"
@@ -25,6 +26,9 @@ enum {
     FLOWS = 2, /* the first has a NIC that places payload; both have the same connections */
     FLOW_CONNS = 4,
     CONNS = FLOWS * FLOW_CONNS,
+    FLOW_ANNEXES = 2, /* behind those: one, and one that follows it, where no NIC places */
+    ALL_CONNS = CONNS + FLOWS * FLOW_ANNEXES,
+    AHEAD_BYTES = 5000,
     PART_CONN = 3, /* of each flow: carries part 1 of messages striped over three flows */
     STRIPES = 3,
     REQUESTS = 64,
@@ -51,18 +55,32 @@ static struct core *core;
 static struct flow *flows[FLOWS];
 static struct flow *flow; /* of them, to which the peer speaks now */
 static unsigned flow_index;
-static struct conn *conns[CONNS]; /* those of the first flow first; the index is the id */
-static void *conn_memory[CONNS], *flow_memory[FLOWS];
-static bool closed[CONNS];
+static struct conn *conns[ALL_CONNS]; /* those of the first flow first; the index is the id */
+static void *conn_memory[ALL_CONNS], *flow_memory[FLOWS];
+static bool closed[ALL_CONNS];
 static struct request requests[REQUESTS];
 static uint8_t buffer[BUFFER_BYTES];
 static uint64_t now_ns;
 static bool flow_dead;
 static uint64_t part_numbers[FLOWS];
 static uint64_t last_cookie;                 /* of what went over a queue pair */
+static unsigned rails;                       /* of the first flow */
+static bool keys_known;                      /* each key of the peer's has been made by key_of() */
 static struct core_qp_action drains[DRAINS]; /* asked for, to be answered */
 static unsigned drain_count;
 static bool drain_at_once;
+
+/* A key that the peer gives for writes by a pair of NICs. */
+static uint32_t key_of(unsigned pair, unsigned slot)
+{
+    return (pair + 1) << 16 | slot;
+}
+
+/* The annex of a flow whose messages announce those of the next one. */
+static unsigned leader_of(unsigned index)
+{
+    return CONNS + index * FLOW_ANNEXES;
+}
 
 static void set_params(void)
 {
@@ -109,12 +127,14 @@ static void send_desc(const struct tx_desc *desc)
     uint64_t whole = desc->count == 64 ? UINT64_MAX : (UINT64_C(1) << desc->count) - 1;
     require(desc->mask && !(desc->mask & ~whole));
     if (desc->on_path) {
-        require(desc->sequenced && desc->path < PATHS && desc->generation);
+        require(desc->sequenced && desc->path < flows[0]->qps.count && desc->generation);
+        require(flows[0]->qps.qps[desc->path].rail == &flows[0]->rails[desc->rail]);
         last_cookie = desc->cookie;
     }
     if (desc->kind == TX_PLACE) {
         require(desc->on_path && desc->place_bytes && ((struct request *)desc->bulk_msg)->live &&
                 desc->bulk_offset + (uint64_t)desc->count * desc->place_bytes <= desc->bulk_msg->size_bytes);
+        require(!keys_known || desc->remote_key >> 16 == flows[0]->rails[desc->rail].pair + 1u);
         return;
     }
     for (unsigned i = 0; desc->kind == TX_FRAMES && i < desc->piece_count; i++) {
@@ -137,11 +157,12 @@ static void send_desc(const struct tx_desc *desc)
 static void conn_over(void *owner)
 {
     unsigned index = (unsigned)((struct conn **)owner - conns);
-    require(index < CONNS && conns[index] && closed[index]);
+    require(index < ALL_CONNS && conns[index] && closed[index]);
     for (unsigned i = 0; i < REQUESTS; i++)
         require(!requests[i].live || requests[i].msg.conn != conns[index]);
     conns[index] = NULL;
-    free(conn_memory[index]);
+    if (index < CONNS) /* annexes know each other */
+        free(conn_memory[index]);
 }
 
 /* Some messages go whole. Of the others each flow carries all: the core does not know what the others have. */
@@ -214,7 +235,7 @@ static void pull_paths(void)
 {
     struct core_qp_action action;
     while (core_next_qp_action(core, &action)) {
-        require(action.flow == flows[0] && action.owner == &flows[0] && action.path < PATHS);
+        require(action.flow == flows[0] && action.owner == &flows[0] && action.path < flows[0]->qps.count);
         if (action.kind == QP_OPEN)
             core_qp_opened(core, flows[0], action.path, action.generation, action.path + 1, 7, now_ns);
         else if (action.kind == QP_CONNECT)
@@ -251,13 +272,16 @@ static void post(unsigned which, unsigned kind, uint64_t size)
     request->live = true;
     request->msg.kind = (uint8_t)kind;
     request->msg.size_bytes = size;
-    unsigned role = which % FLOW_CONNS;
+    unsigned role = which < CONNS ? which % FLOW_CONNS : 0;
     request->msg.stripes = kind == CORE_RECV && role == 1 ? STRIPES : 0;
     request->msg.block_bytes = kind == CORE_SEND && role != 0 && size ? 4096 : 0; /* staged */
     request->msg.placeable = which < FLOW_CONNS && role != 2;
-    request->msg.ahead = false;
-    request->msg.watched = kind == CORE_RECV && size & 1;
+    if (request->msg.placeable && rails > 1)
+        request->msg.placeable = (uint8_t)(1 + size % 3);
+    request->msg.ahead = which >= CONNS && (which - CONNS) % FLOW_ANNEXES && size & 2;
+    request->msg.watched = kind == CORE_RECV && size & 1 && which < CONNS;
     request->msg.grant_keys[0] = 9;
+    request->msg.grant_keys[1] = 10;
     request->msg.grant_address = 4096;
     request->wanted = false;
     request->arrived = 0;
@@ -280,6 +304,14 @@ static void close_conn(unsigned which, uint64_t linger_ns)
     core_conn_close(core, conns[which], linger_ns, now_ns);
 }
 
+/* What begins ahead of its clear-to-send has been announced. */
+static void post_on_annex(unsigned which, unsigned kind, uint64_t size)
+{
+    if (kind == CORE_SEND && (which - CONNS) % FLOW_ANNEXES)
+        post(which - 1, kind, 100);
+    post(which, kind, size);
+}
+
 static void turn_to(unsigned index)
 {
     flow_index = index;
@@ -291,8 +323,8 @@ static void open_flow(unsigned index)
     struct flow_setup setup = {
         .rx_token = rx_tokens[index],
         .tx_token = tx_tokens[index],
-        .rails[0].datagram_bytes = DATAGRAM_BYTES,
-        .rail_count = 1,
+        .rails = {{.datagram_bytes = DATAGRAM_BYTES}, {.datagram_bytes = DATAGRAM_BYTES}},
+        .rail_count = index == 0 ? rails : 1,
         .chunk_window = 64,
         .msg_window = 16,
         .tx_window_bytes = 1 << 20,
@@ -311,6 +343,16 @@ static void open_flow(unsigned index)
                        ? core_part_conn_open(core, conn_memory[i], flows[index], &setup, i, i, &conns[i], now_ns)
                        : core_conn_open(core, conn_memory[i], flows[index], &setup, i, i, &conns[i], now_ns);
     }
+    static const struct annex_setup annexes[FLOW_ANNEXES] = {
+        {.msg_window = 16, .eager_bytes = 8192, .eager_window_kb = 128},
+        {.msg_window = 16, .ahead_bytes = AHEAD_BYTES}};
+    for (unsigned k = 0; k < FLOW_ANNEXES; k++) {
+        unsigned i = leader_of(index) + k;
+        closed[i] = false;
+        conn_memory[i] = zeroed(core_annex_size(&params, &setup, &annexes[k]));
+        conns[i] = core_annex_open(core, conn_memory[i], flows[index], &setup, &annexes[k], i, i, &conns[i], now_ns);
+    }
+    core_annex_follow(conns[leader_of(index) + 1], conns[leader_of(index)]);
 }
 
 static void open_all(void)
@@ -323,6 +365,7 @@ static void open_all(void)
                                     .places_in_order = true};
     drain_count = 0;
     drain_at_once = false;
+    keys_known = true;
     now_ns = 1000000;
     flow_dead = false;
     memset(part_numbers, 0, sizeof part_numbers);
@@ -346,13 +389,16 @@ static void open_all(void)
         post(FLOW_CONNS + 0, CORE_SEND, i % 3 * 70000);
         post(FLOW_CONNS + 1, CORE_RECV, i * 60000);
         post(FLOW_CONNS + PART_CONN, i % 2, 1000 * i);
+        post(leader_of(1), CORE_RECV, 500);
+        if (i < 2)
+            post_on_annex(leader_of(1) + 1, CORE_SEND, 4002 + i * 20000);
     }
 }
 
 /* Ends everything; all must come back. */
 static void close_all(void)
 {
-    for (unsigned i = 0; i < CONNS; i++)
+    for (unsigned i = 0; i < ALL_CONNS; i++)
         close_conn(i, 0);
     drain_at_once = true;
     while (drain_count > 0) {
@@ -365,8 +411,10 @@ static void close_all(void)
         core_expire(core, now_ns);
     }
     pull();
-    for (unsigned i = 0; i < CONNS; i++)
+    for (unsigned i = 0; i < ALL_CONNS; i++)
         require(!conns[i]);
+    for (unsigned i = CONNS; i < ALL_CONNS; i++)
+        free(conn_memory[i]);
     for (unsigned i = 0; i < REQUESTS; i++)
         require(!requests[i].live);
     for (unsigned i = 0; i < FLOWS; i++)
@@ -423,6 +471,7 @@ static void receive(const uint8_t *data, size_t length)
     uint16_t header_length;
     uint32_t seed, crc;
     require(datagram);
+    keys_known = false;
     memcpy(datagram, data, length);
     datagram[0] = WIRE_VERSION;
     memcpy(&header_length, datagram + AT_HEADER_LENGTH, 2);
@@ -476,7 +525,7 @@ static unsigned put_ack(struct reader *reader, unsigned kind, uint8_t *at)
 static unsigned put_frame_of_flow(struct reader *reader, unsigned kind, uint8_t *at)
 {
     if (kind & 8) {
-        unsigned path = next(reader) % (PATHS + 1);
+        unsigned path = next(reader) % (flow->qps.count + 1u);
         uint32_t generation = path < flow->qps.count ? flow->qps.qps[path].generation : 1;
         struct wire_qp frame = {.what = (uint8_t)(1 + (kind >> 4) % 3),
                                 .path = (uint16_t)path,
@@ -502,9 +551,23 @@ static unsigned put_frame(struct reader *reader, uint8_t *at, uint32_t *payload)
     unsigned kind = next(reader), chosen = next(reader), which = chosen % (FLOW_CONNS + 1);
     which = which < FLOW_CONNS && chosen < 250 ? which + flow_index * FLOW_CONNS
                                                : chosen % (CONNS + 1); /* or of another flow */
-    const struct conn *conn = which < CONNS ? conns[which] : NULL;
+    if (chosen >= 240 && chosen < 250)
+        which = leader_of(flow_index) + chosen % FLOW_ANNEXES;
+    else if (which == CONNS)
+        which = ALL_CONNS; /* unknown */
+    const struct conn *conn = which < ALL_CONNS ? conns[which] : NULL;
     uint32_t sends = conn ? (uint32_t)conn->delivered : 0, receives = conn ? (uint32_t)conn->recv_base : 0;
     uint32_t freed = conn ? (uint32_t)conn->ring_freed : 0;
+    if ((kind & 0x17) == 0x10) { /* of a message that shares its datagram with others, ahead of its receive perhaps */
+        struct wire_data part = {.conn = which, .msg = (uint32_t)near(reader, receives)};
+        part.total = next(reader) * 40u;
+        part.offset = next(reader) * 40u;
+        part.length = part.offset <= part.total ? (uint32_t)(part.total - part.offset) : 0;
+        if (part.length > 400)
+            part.length = 400;
+        *payload += part.length;
+        return wire_put_data(at, &part);
+    }
     switch (kind % 8) {
     case 0: {
         struct wire_eager eager = {.conn = which, .granted = kind & 8};
@@ -524,7 +587,8 @@ static unsigned put_frame(struct reader *reader, uint8_t *at, uint32_t *payload)
         if (kind & 8) {
             cts.placeable = 1 + next(reader) % 15;
             cts.slot = next(reader);
-            cts.keys[0] = cts.slot;
+            for (unsigned i = 0; i < CORE_PAIRS_MAX; i++)
+                cts.keys[i] = key_of(i, cts.slot);
             cts.address = near(reader, 0);
         }
         return wire_put_cts(at, &cts);
@@ -560,7 +624,7 @@ static void nic(struct reader reader)
 {
     unsigned what = next(&reader);
     turn_to(0);
-    uint16_t path = next(&reader) % (PATHS + 1);
+    uint16_t path = (uint16_t)(next(&reader) % (flow->qps.count + 1u));
     uint32_t generation = path < flow->qps.count ? flow->qps.qps[path].generation : 1;
     if (what & 0x80)
         generation += next(&reader);
@@ -606,6 +670,10 @@ static void nic(struct reader reader)
         break;
     }
     default:
+        if (what & 8 && rails > 1) {
+            (what & 0x10 ? core_rail_up : core_rail_down)(core, flow, what >> 5 & 1, now_ns);
+            break;
+        }
         core_qp_opened(core, flow, path, generation, 1, 1, now_ns);
         core_qp_connected(core, flow, path, generation, now_ns);
         core_qp_drained(core, flow, path, generation ^ (what >> 4), now_ns);
@@ -630,10 +698,13 @@ static void receive_frames(const uint8_t *data, size_t length)
     size_t bytes = WIRE_HEADER_BYTES;
     if (flags & 1) {
         desc.conn_id = flow_index * FLOW_CONNS + next(&reader) % FLOW_CONNS;
+        bool on_annex = (flags & 0xc0) == 0xc0;
+        if (on_annex)
+            desc.conn_id = leader_of(flow_index) + 1;
         desc.msg_number = (uint32_t)near(&reader, conns[desc.conn_id] ? conns[desc.conn_id]->recv_base : 0);
         desc.stripes = next(&reader) % 5;
         desc.msg_total = next(&reader) * 200u;
-        if (desc.conn_id % FLOW_CONNS == PART_CONN) {
+        if (!on_annex && desc.conn_id % FLOW_CONNS == PART_CONN) {
             desc.msg_total += PART_BYTES;
             desc.bulk_offset = 65536;
         }
@@ -666,7 +737,10 @@ static void step(unsigned kind, const uint8_t *data, size_t length)
     unsigned first = length ? data[0] : 0, second = length > 1 ? data[1] : 0;
     switch (kind) {
     case 0:
-        post(first % CONNS, second & 1, (uint64_t)second * 80);
+        if (first >= 240)
+            post_on_annex(CONNS + first % (ALL_CONNS - CONNS), second & 1, (uint64_t)second * 81);
+        else
+            post(first % CONNS, second & 1, (uint64_t)second * 80);
         break;
     case 1:
         if (requests[first % REQUESTS].live && is_part_conn(requests[first % REQUESTS].msg.conn))
@@ -675,7 +749,7 @@ static void step(unsigned kind, const uint8_t *data, size_t length)
             core_cancel(core, &requests[first % REQUESTS].msg, now_ns);
         break;
     case 2:
-        close_conn(first % CONNS, second * 1000000u);
+        close_conn(first % (first < 240 ? CONNS : ALL_CONNS), second * 1000000u);
         break;
     case 3:
         now_ns += (uint64_t)first << (second % 24);
@@ -703,6 +777,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         set_params();
     params.cc = size % 3 ? CC_SWIFT : CC_EQDS;
     params.speculate_kb = size % 2;
+    rails = size % 5 ? 1 : 2;
     open_all();
     pull();
     while (size >= 3) {

@@ -2,8 +2,9 @@
 /*
  * Whole sessions of three cores: one that lies (tests/lies.h), its victim, and an honest one, which the victim serves
  * beside it. The liar's own core is real, so that its lies come in every state that a peer can bring about: striped
- * messages with parts on a second flow, staged sends, queue pairs that place payload. The input says what applications,
- * time, the network and the liar do.
+ * messages with parts on a second flow, staged sends, writes whose bytes leave right behind their announcement, queue
+ * pairs that place payload, of one pair of NICs or of two. The input says what applications, time, the network and the
+ * liar do.
  *
  * It may end the requests that it is in as it likes. But nothing is written outside a buffer or after its request, each
  * request ends once, the messages between victim and honest core are whole, and all buffers are back in the end.
@@ -21,7 +22,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum who { VICTIM, LIAR, HONEST, CORES };
 enum link { HOME_LINK, PART_LINK, HONEST_LINK, LINKS }; /* HOME_LINK and PART_LINK: victim and liar */
-enum { CONN_STRIPED, CONN_STAGED, CONN_PARTS, CONN_HONEST, CONNS };
+/* CONN_WRITES follows CONN_CONTROL: annexes of a connection that nobody opens. */
+enum {
+    CONN_STRIPED,
+    CONN_STAGED,
+    CONN_PARTS,
+    CONN_HONEST,
+    PLAIN_CONNS,
+    CONN_CONTROL = PLAIN_CONNS,
+    CONN_WRITES,
+    CONNS
+};
 enum {
     REQUESTS = 96,
     HONEST_BYTES_MAX = 255 * 80, /* of a message between victim and honest core */
@@ -33,8 +44,12 @@ enum {
     STEPS_MAX = 400,
     DEAD_STEPS = 20, /* in which the dead-peer time passes: a core that looks less often takes itself for stopped */
     SETTLE_STEPS = 400,
+    AHEAD_BYTES = 8000,
+    WRITE_BYTES_MAX = 40000,
 };
-static const enum link link_of[CONNS] = {HOME_LINK, HOME_LINK, PART_LINK, HONEST_LINK};
+static const enum link link_of[CONNS] = {HOME_LINK, HOME_LINK, PART_LINK, HONEST_LINK, PART_LINK, PART_LINK};
+static const struct annex_setup annexes[] = {{.msg_window = 16, .eager_bytes = 8192, .eager_window_kb = 128},
+                                             {.msg_window = 16, .ahead_bytes = AHEAD_BYTES}};
 
 struct request {
     struct core_msg msg;
@@ -78,6 +93,7 @@ static enum liar_habit habit;
 static unsigned lies_permille;
 static uint64_t now_ns;
 static bool places, liar_is_silent;
+static unsigned pairs; /* of NICs, on HOME_LINK */
 static struct rng script;
 
 static unsigned other_of(enum link link)
@@ -168,6 +184,8 @@ static bool lie_about(enum link link, struct liar_write *write)
 
 static void place_writes(enum link link, unsigned side, const struct tx_desc *desc)
 {
+    if (side == 1) /* what the victim has granted to that NIC */
+        require(desc->remote_key == 1u + ends[link][1].flow->rails[desc->rail].pair);
     for (unsigned i = 0; i < desc->count; i++) {
         read_from(desc->bulk_msg, desc->bulk_offset + (uint64_t)i * desc->place_bytes, desc->place_bytes);
         struct liar_write said = {.address = desc->remote_address + (uint64_t)i * desc->place_bytes,
@@ -190,7 +208,7 @@ static void place_writes(enum link link, unsigned side, const struct tx_desc *de
 static void send_desc(enum who who, const struct tx_desc *desc)
 {
     static uint8_t bulk[LIE_BYTES_MAX];
-    enum link link = (enum link)(desc->destination / 2);
+    enum link link = (enum link)(desc->destination / 2 % LINKS);
     unsigned side = desc->destination % 2;
     require((side ? other_of(link) : VICTIM) == who);
     if (desc->kind == TX_PLACE) {
@@ -298,10 +316,11 @@ static void post(unsigned conn, unsigned side, unsigned kind, uint64_t size)
     honest_posted[side][kind] += conn == CONN_HONEST;
     request->msg.stripes = part ? 2 : 0;
     request->msg.block_bytes = conn == CONN_STAGED && kind == CORE_SEND && size ? 4096 : 0;
-    request->msg.placeable = places && link_of[conn] != HONEST_LINK;
-    request->msg.ahead = false;
-    request->msg.watched = kind == CORE_RECV && size & 1;
-    request->msg.grant_keys[0] = 1;
+    request->msg.placeable = places && link_of[conn] == HOME_LINK ? (uint8_t)(pairs > 1 ? 1 + size % 3 : 1) : 0;
+    request->msg.ahead = conn == CONN_WRITES;
+    request->msg.watched = kind == CORE_RECV && size & 1 && conn < PLAIN_CONNS;
+    for (unsigned i = 0; i < CORE_PAIRS_MAX; i++)
+        request->msg.grant_keys[i] = 1 + i;
     request->msg.grant_address = 4096;
     core_submit(cores[who], conns[conn][side], &request->msg, now_ns);
     copies(who);
@@ -314,6 +333,14 @@ static void post(unsigned conn, unsigned side, unsigned kind, uint64_t size)
         core_submit_part(cores[who], conns[CONN_PARTS][side], &part->msg, now_ns);
         copies(who);
     }
+}
+
+/* A write, as one-sided operations make them: announced, and not granted. */
+static void post_write(unsigned side, uint64_t size)
+{
+    post(CONN_CONTROL, !side, CORE_RECV, 500);
+    post(CONN_CONTROL, side, CORE_SEND, 48);
+    post(CONN_WRITES, side, CORE_SEND, size);
 }
 
 /* A part of the send, if it is to have one. */
@@ -385,6 +412,8 @@ static void msg_over(struct request *request, int32_t status)
     request->status = status;
     if (request->conn == CONN_HONEST && !settling)
         check_honest(request);
+    if (request->conn == CONN_CONTROL && request->msg.kind == CORE_RECV && status == UCCL_OK)
+        post(CONN_WRITES, request->who != VICTIM, CORE_RECV, request->buffer[0] * (WRITE_BYTES_MAX / 255u));
     if (request->parent) {
         struct request *home = request->parent;
         home->part = NULL;
@@ -408,7 +437,8 @@ static void conn_over(void *owner)
     for (unsigned i = 0; i < REQUESTS; i++)
         require(!requests[i].live || requests[i].msg.conn != conns[index / 2][index % 2]);
     conns[index / 2][index % 2] = NULL;
-    free(conn_memory[index / 2][index % 2]);
+    if (index / 2 < PLAIN_CONNS) /* annexes know each other */
+        free(conn_memory[index / 2][index % 2]);
 }
 
 static void pull_events(enum who who)
@@ -515,6 +545,19 @@ static void close_conn(unsigned conn, unsigned side, uint64_t linger_ns)
     core_conn_close(cores[side ? other_of(link_of[conn]) : VICTIM], conns[conn][side], linger_ns, now_ns);
 }
 
+static void open_annexes(unsigned side, const struct flow_setup *setup)
+{
+    struct end *end = &ends[PART_LINK][side];
+    for (unsigned k = 0; k < 2; k++) {
+        unsigned conn = CONN_CONTROL + k, id = PLAIN_CONNS | (k + 1) << CORE_ANNEX_SHIFT;
+        conn_memory[conn][side] = zeroed(core_annex_size(&params, setup, &annexes[k]));
+        closed[conn][side] = false;
+        conns[conn][side] = core_annex_open(end->core, conn_memory[conn][side], end->flow, setup, &annexes[k], id, id,
+                                            &conns[conn][side], now_ns);
+    }
+    core_annex_follow(conns[CONN_WRITES][side], conns[CONN_CONTROL][side]);
+}
+
 static void open_link(enum link link)
 {
     struct flow_setup setups[2];
@@ -524,8 +567,9 @@ static void open_link(enum link link)
         setups[side] =
             (struct flow_setup){.rx_token = core_make_token(100 + 2 * link + side, (uint32_t)slot),
                                 .tx_token = core_make_token(100 + 2 * link + !side, (uint32_t)other_slot),
-                                .rails[0] = {.destination = 2 * link + side, .datagram_bytes = DATAGRAM_BYTES},
-                                .rail_count = 1,
+                                .rails = {{.destination = 2 * link + side, .datagram_bytes = DATAGRAM_BYTES},
+                                          {.destination = 2 * (link + LINKS) + side, .datagram_bytes = DATAGRAM_BYTES}},
+                                .rail_count = link == HOME_LINK ? pairs : 1,
                                 .chunk_window = 64,
                                 .msg_window = 16,
                                 .tx_window_bytes = WINDOW_BYTES,
@@ -540,7 +584,7 @@ static void open_link(enum link link)
         end->flow = core_flow_open(end->core, end->flow_memory, &setups[side], now_ns);
         end->head = end->tail = 0;
     }
-    for (unsigned conn = 0; conn < CONNS; conn++) {
+    for (unsigned conn = 0; conn < PLAIN_CONNS; conn++) {
         for (unsigned side = 0; link_of[conn] == link && side < 2; side++) {
             struct end *end = &ends[link][side];
             void *memory = zeroed(core_conn_size(&params, &setups[side]));
@@ -552,6 +596,8 @@ static void open_link(enum link link)
                                                                     conn, &conns[conn][side], now_ns);
         }
     }
+    for (unsigned side = 0; link == PART_LINK && side < 2; side++)
+        open_annexes(side, &setups[side]);
 }
 
 static void open_all(void)
@@ -580,7 +626,7 @@ static void open_all(void)
 
 static void step(uint8_t what, uint8_t how)
 {
-    unsigned conn = how % CONNS, side = how >> 2 & 1;
+    unsigned conn = how % PLAIN_CONNS, side = how >> 2 & 1;
     switch (what % 16) {
     case 0:
     case 1:
@@ -609,7 +655,9 @@ static void step(uint8_t what, uint8_t how)
             core_cancel(cores[requests[how % REQUESTS].who], &requests[how % REQUESTS].msg, now_ns);
         break;
     case 11:
-        if (conn != CONN_HONEST && (how & 0xf0) == 0)
+        if (how & 0x80)
+            post_write(side, (how & 0x78u) * (WRITE_BYTES_MAX / 0x78));
+        else if (conn != CONN_HONEST && (how & 0xf0) == 0)
             close_conn(conn, side, (uint64_t)how * 1000000);
         break;
     case 12:
@@ -664,6 +712,10 @@ static void close_all(void)
         round_of_all(1000);
     for (unsigned conn = 0; conn < CONNS; conn++)
         require(!conns[conn][0] && !conns[conn][1]);
+    for (unsigned side = 0; side < 2; side++) {
+        free(conn_memory[CONN_CONTROL][side]);
+        free(conn_memory[CONN_WRITES][side]);
+    }
     for (unsigned i = 0; i < REQUESTS; i++)
         require(!requests[i].live && !requests[i].buffer);
     for (unsigned link = 0; link < LINKS; link++) {
@@ -693,6 +745,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     script.state = data[0] | (unsigned)data[1] << 8;
     params.cc = data[2] % 3;
     places = data[2] >> 4 & 1;
+    pairs = places && data[2] >> 5 & 1 ? 2 : 1;
     habit = data[3] & 0x80 ? data[3] % LIAR_HABITS : LIAR_HONEST;
     lies_permille = data[3] & 7 ? 1u << (data[3] & 7) : 0;
     for (unsigned link = 0; link < 2; link++)
