@@ -4,7 +4,7 @@
 # small Meson project whose tests are shell scripts, counted by the functions of run.sh. TAP.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/integration/lib.sh"
-plan 27
+plan 30
 
 # What run.sh says of COMMAND..., which calls its functions: the status is that of run.sh
 run_sh() {
@@ -132,6 +132,32 @@ vanishes() {
     red 'it was ended by another' eval 'vanish() { kill -KILL "$BASHPID"; }; passed=1; beside it nothing vanish; joined it'
 }
 check "a part beside the others that is killed" vanishes
+
+# which parts run, and what is said of the others; .ci/run sets CI=true
+said_by() { CI=$1 bash -c '. "$1/tests/run.sh"; shift; "$@"' said_by "$SOURCE" "${@:2}"; }
+parts_of_ci() {
+    local usual ci
+    usual=$(said_by "" unnamed_parts) ci=$(said_by true unnamed_parts)
+    echo "$usual; $ci"
+    [[ " $usual " != *" vm "* && " $usual " != *" arm64 "* && "$ci" == "$usual "*vm ]]
+}
+check "the guest and the emulator run with CI=true" parts_of_ci
+told_of_parts() {
+    # shellcheck disable=SC2046 # words
+    said_by "" say_left_out $(said_by "" unnamed_parts) | tee "$WORK/said.log"
+    # shellcheck disable=SC2046
+    [ "$(wc -l <"$WORK/said.log")" = 1 ] && grep -q '^left to .ci/run:.* vm ' "$WORK/said.log" &&
+        [ -z "$(said_by true say_left_out $(said_by true unnamed_parts))" ]
+}
+check "what is left to .ci/run is told" told_of_parts
+listed_parts() {
+    local part
+    # shellcheck disable=SC2016 # for the inner shell
+    for part in $(said_by true eval 'echo $PARTS $CI_PARTS $MORE_PARTS'); do
+        said_by "" list_parts | grep -q "^$part  *[^ ]" || { echo "$part is not listed" && return 1; }
+    done
+}
+check "each part is listed" listed_parts
 
 # a real program of Criterion, which finds its own tests in /proc
 program_is without_proc "exec unshare -m sh -c 'mount -t tmpfs none /proc && exec \"\$@\"' sh \"\$@\""
