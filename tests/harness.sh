@@ -4,7 +4,7 @@
 # small Meson project whose tests are shell scripts, counted by the functions of run.sh. TAP.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/integration/lib.sh"
-plan 30
+plan 34
 
 # What run.sh says of COMMAND..., which calls its functions: the status is that of run.sh
 run_sh() {
@@ -158,6 +158,37 @@ listed_parts() {
     done
 }
 check "each part is listed" listed_parts
+
+# mutants: of a project with one test, which fails with the one and hangs with the other
+MUTATED=$WORK/mutated
+mkdir -p "$MUTATED/tests/mutation"
+cp "$SOURCE/tests/mutation/mutate.py" "$MUTATED/tests/mutation"
+printf '#include <unistd.h>\nint main(void)\n{\n    return 0;\n}\n' >"$MUTATED/one.c"
+printf '%s\n' "project('mutated', 'c')" "test('one', executable('one', 'one.c'))" >"$MUTATED/meson.build"
+for mutant in "fails: return 1;" "hangs: return pause();"; do
+    printf '== %s: it does\nfile one.c\ncaught test one\n-    return 0;\n+    %s\n' "${mutant%%:*}" "${mutant#*: }"
+done >"$MUTATED/tests/mutation/mutants.txt"
+in_git() { git -C "$MUTATED" -c user.name=a -c user.email=a@b "$@"; }
+mutation() { (cd "$MUTATED" && timeout 60 python3 tests/mutation/mutate.py --jobs 1 "$@"); }
+WORKER=$MUTATED/build-mutation/worker-0
+interrupted_mutation() {
+    start mutation bash -c "cd '$MUTATED' && exec python3 tests/mutation/mutate.py --jobs 1 hangs"
+    until_true 30 pgrep -f "^$WORKER/build/one" || return 1
+    kill -KILL "$PID"
+    ended "$PID" 5
+}
+first_mutation() { in_git init -q && in_git add . && in_git commit -qm a && mutation fails; }
+check "a mutant is caught" first_mutation
+check "mutants: a run is killed" interrupted_mutation
+refuses_mutation() { ! mutation fails && grep -q 'another run' "$WORK/check.log"; }
+check "mutants: no other run while what it has left works there" refuses_mutation
+made_anew() {
+    pkill -KILL -f "^$WORKER/build/one"
+    until_true 5 eval "! pgrep -f '^$WORKER/build/one'"
+    rm "$WORKER/build/build.ninja" # as if it had been configuring
+    mutation fails && grep -q 'made anew' "$WORK/check.log"
+}
+check "mutants: what a killed run has left is made anew" made_anew
 
 # a real program of Criterion, which finds its own tests in /proc
 program_is without_proc "exec unshare -m sh -c 'mount -t tmpfs none /proc && exec \"\$@\"' sh \"\$@\""

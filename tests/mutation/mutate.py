@@ -4,8 +4,9 @@
 
 usage: tests/mutation.sh [--check | --list] [--jobs N] [--changed BASE] [--minutes M] [--notes FILE] [--search] [NAME...]
 
-Each worker has a copy of the source in build-mutation/worker-N, and a build (-O1, assertions on). Mutants go by file, so
-that a file is rarely built only to be whole again. For a mutant a worker edits the copy, builds what is named to catch the mutant, and runs that. The mutant is caught when a simulator
+Each worker has a copy of the source in build-mutation/worker-N, and a build (-O1, assertions on), which the next run
+uses again unless this one is interrupted. One run at a time. Mutants go by file, so that a file is rarely built only to
+be whole again. For a mutant a worker edits the copy, builds what is named to catch the mutant, and runs that. The mutant is caught when a simulator
 scenario, a test of Meson's or a stress program that mutants.txt names for it fails: an assertion, a check, a hang. The
 test stops at its first failure. A stress program is built as the suite does it, with ThreadSanitizer and delays at marked points. A mutant that
 nothing named catches counts as missed, and so does one whose old lines are not in the source exactly once. The tests
@@ -20,6 +21,7 @@ that are named run once without a mutant first, and must pass. Last line: "N pas
 """
 import argparse
 import concurrent.futures
+import fcntl
 import json
 import os
 import queue
@@ -35,6 +37,7 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SOURCE = os.path.dirname(os.path.dirname(HERE))
+WORKERS = os.path.join(SOURCE, "build-mutation")
 SECONDS_MAX = 100  # for one scenario
 TEST_SECONDS_MAX = 300  # for one test of Meson's, or one run of a stress program
 MEMORY_MAX = 4 << 30  # bytes: a mutant may queue without end
@@ -200,13 +203,35 @@ def check(group, directory, commands):
 # ---- a worker --------------------------------------------------------------------------------
 
 
+def only_run():
+    """
+    The workers are ours until what is returned is closed. All that is started inherits it (close_fds=False): a test that
+    an interrupted run has left behind may still write there.
+    """
+    os.makedirs(WORKERS, exist_ok=True)
+    lock = open(os.path.join(WORKERS, "lock"), "w")
+    os.set_inheritable(lock.fileno(), True)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        sys.exit(f"another run, or a test that an interrupted one has left, works in {WORKERS} (fuser {lock.name})")
+    return lock
+
+
 class Worker:
-    """A copy of the source, and its build."""
+    """A copy of the source, and its build. What was not left by end() may be half of anything, and is made anew."""
 
     def __init__(self, number):
-        self.source = os.path.join(SOURCE, "build-mutation", f"worker-{number}")
+        self.source = os.path.join(WORKERS, f"worker-{number}")
         self.build = os.path.join(self.source, "build")
         self.tsan = os.path.join(self.source, "build-tsan")
+        self.begun = self.source + ".begun"
+        if os.path.exists(self.begun):
+            print(f"worker-{number} is made anew: the last run was interrupted", flush=True)
+            shutil.rmtree(self.source, ignore_errors=True)
+        os.makedirs(self.source, exist_ok=True)
+        with open(self.begun, "w"):
+            pass
         self.copy_source()
         if not os.path.exists(os.path.join(self.build, "build.ninja")):
             self.run(["meson", "setup", self.build, self.source] + BUILD, "be set up")
@@ -219,6 +244,9 @@ class Worker:
                 built += [word for word in words if re.fullmatch(r"\w[\w.-]*/[\w./-]+", word)]
             if built or not self.targets.get(test["name"]):  # of a program and a script with one name, the program
                 self.tests[test["name"]], self.targets[test["name"]] = test, built
+
+    def end(self):
+        os.unlink(self.begun)
 
     def copy_source(self):
         """What has the same content keeps its time, so that it is not compiled again."""
@@ -242,7 +270,7 @@ class Worker:
                     os.unlink(path)
 
     def run(self, words, what, **more):
-        done = subprocess.run(words, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **more)
+        done = subprocess.run(words, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, close_fds=False, **more)
         if done.returncode:
             raise ValueError(f"does not {what}:\n" + done.stdout[-2000:])
         return done.stdout
@@ -298,7 +326,8 @@ class Worker:
 
 def within(words, seconds, **more):
     """The exit status; None: time was up."""
-    running = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True, **more)
+    running = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+                               close_fds=False, **more)
     try:
         running.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
@@ -313,7 +342,7 @@ def simulate(program, scenario, seeds):
     limit = (MEMORY_MAX, MEMORY_MAX)
     running = subprocess.Popen([program, "--seeds", str(seeds), "--jobs", "1", "--scenario", scenario], text=True,
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
-                               preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, limit))
+                               close_fds=False, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, limit))
     try:
         output, _ = running.communicate(timeout=SECONDS_MAX)
     except subprocess.TimeoutExpired:
@@ -409,7 +438,10 @@ def main():
                 print(name, "caught" if good else "missed", commit, f"{seconds:.1f}", told.split("\n")[0], sep="\t", file=f)
 
     if arguments.check:
-        directory = os.path.abspath(arguments.build) if arguments.build else Worker(0).build
+        worker = None
+        if not arguments.build:
+            lock, worker = only_run(), Worker(0)
+        directory = os.path.abspath(arguments.build) if arguments.build else worker.build
         commands = compile_commands(directory)
 
         bad = {}
@@ -422,11 +454,13 @@ def main():
             except (ValueError, OSError) as error:
                 bad[mutant.name] = str(error)
             tell(mutant.name not in bad, mutant.name, 0.0, bad.get(mutant.name, "applies and compiles"))
+        if worker:
+            worker.end()
     elif mutants:
         mutants.sort(key=lambda mutant: (mutant.file, mutant.catchers))
         if deadline:
             random.Random(git("rev-parse", "HEAD")).shuffle(mutants)
-        workers = queue.Queue()
+        lock, workers = only_run(), queue.Queue()
         for number in range(max(1, min(arguments.jobs, len(mutants)))):
             workers.put(Worker(number))
         unbroken = set(noted)
@@ -458,6 +492,8 @@ def main():
                     tell(result[0], result[2], result[3], result[1])
                 else:
                     left += 1
+        while not workers.empty():
+            workers.get().end()
         if left:
             print(f"no time for {left} more")
     print(f"{passed} passed, {failed} failed")
