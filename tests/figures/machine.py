@@ -8,6 +8,7 @@ Interfaces are veth devices; speeds and NUMA nodes are files on a file system th
 are those of the stand-in for CUDA (tests/mem); the PCI tree is told to hwloc as XML, and distances follow from the
 same tree by the definitions of include/uccl/engine.h. Verbs ports are told to uccl_info by ports.c.
 """
+import ctypes.util
 import json
 import os
 import re
@@ -22,7 +23,7 @@ UNKNOWN = None
 INTERFACES = {
     "pix0": (("200000\n", 200000), ("0\n", 0), 9000),
     "pix1": (("400000\n", 400000), ("0\n", 0), 4200),
-    "pxb0": (("2500\n", 2500), ("0\n", 0), 1500),
+    "pxb0": (("1000\n", 1000), ("0\n", 0), 1500),
     "slot0": (("-1\n", UNKNOWN), ("1\n", 1), 1400),
     "node0": (("4294967295\n", UNKNOWN), ("-1\n", UNKNOWN), 2000),
     "far0": (("200000\n", 200000), (None, UNKNOWN), 3000),
@@ -236,6 +237,17 @@ def check_json(report):
             assert gpu["distances"][name] == distance(i, name), (i, name, gpu["distances"][name], distance(i, name))
         assert gpu["nearest"] in NEAREST[i], gpu
     check_ports_json(report["verbs"]["ports"])
+    usable = {name: runtime["usable"] for name, runtime in report["gpu_runtimes"].items()}
+    assert usable == {"cuda": True, "hip": ctypes.util.find_library("amdhip64") is not None}, usable
+    assert report["error"] is None
+
+
+def check_uses(report):
+    """Where the NIC that is nearest to a GPU is none of the two in use, another one is used."""
+    used = {gpu["uses"] for gpu in report["gpus"][:2]}
+    assert len(used) == 2, used
+    for gpu in report["gpus"][4:6]:
+        assert gpu["nearest"] == "far0" and gpu["uses"] in used, gpu
 
 
 def check_counters(text, report):
@@ -282,9 +294,9 @@ def main():
                "FAKE_GPU_DEVICES": str(GPUS), "PORTS": os.path.join(folder, "ports"), "UCCL_NUM_ENGINES": "1",
                "UCCL_BACKEND": "udp"}
 
-        def info(flag):
-            done = subprocess.run([os.path.join(BUILD, "tests", "played_uccl_info"), flag], env=env, text=True,
-                                  timeout=60, stdout=subprocess.PIPE)
+        def info(flag, **settings):
+            done = subprocess.run([os.path.join(BUILD, "tests", "played_uccl_info"), flag], env={**env, **settings},
+                                  text=True, timeout=60, stdout=subprocess.PIPE)
             print(done.stdout)
             assert done.returncode == 0, done.returncode
             return done.stdout
@@ -295,6 +307,7 @@ def main():
             check_ports_text(text)
         check_matrix(topology)
         check_json(report)
+        check_uses(json.loads(info("--json", UCCL_MAX_NICS="2")))
         check_counters(info("--counters"), report)
 
 

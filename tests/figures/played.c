@@ -32,13 +32,15 @@
  * Writes and reads of the tool are messages of the tool, as sends are. What it reads are the contents of channel 0 and
  * of the message's own number, piece by piece. RETRANSMITS and CPU_NS are added to the counter
  * and to the CPU time when the tool learns of the end. What the tool says to its peer goes to $PLAYED.server.said or
- * $PLAYED.client.said, a line "CONN KIND FIELD..." each. A script that has too little ends the tool with status 3.
+ * $PLAYED.client.said, a line "CONN KIND FIELD..." each; so do two kinds of our own, the bytes of each flush, and those
+ * that the tool has allocated when it closes the engine. A script that has too little ends the tool with status 3.
  */
 #include "stream.h"
 #include "uccl/engine.h"
 
 #include <endian.h>
 #include <inttypes.h>
+#include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,6 +55,7 @@
 
 enum { CONNS_MAX = 16, SAID_BYTES = 128 };
 enum { NO_PLACE = -1, FREED = -2 }; /* struct told, `at` */
+enum { FLUSHED = 100, IN_USE };     /* kinds in `said` */
 
 /* A message of a script, and what has become of it. */
 struct played {
@@ -310,6 +313,17 @@ static void end_mail(struct uccl_request *request)
     request->bytes = SAID_BYTES;
 }
 
+/* PLAYED_CUT: so many bytes at the end of the contents stay as they are. */
+static void fill(unsigned char *buffer, const struct played *row)
+{
+    const char *cut = getenv("PLAYED_CUT");
+    unsigned char kept[8];
+    size_t length = cut ? strtoul(cut, NULL, 10) : 0;
+    memcpy(kept, buffer + row->bytes - length, length);
+    tool_fill(buffer, row->bytes, (uint64_t)row->channel, row->number);
+    memcpy(buffer + row->bytes - length, kept, length);
+}
+
 static void end_request(struct uccl_request *request, size_t *bytes)
 {
     if (!request->qp) {
@@ -321,7 +335,7 @@ static void end_request(struct uccl_request *request, size_t *bytes)
         if (request->buffer) {
             request->bytes = row->bytes;
             if (row->channel >= 0)
-                tool_fill(request->buffer, row->bytes, (uint64_t)row->channel, row->number);
+                fill(request->buffer, row);
         }
     }
     if (bytes)
@@ -373,10 +387,9 @@ int uccl_recv_async(uccl_conn *conn, void *buffer, size_t length, uccl_mr *mr, u
 
 int uccl_flush(uccl_conn *conn, void *buffer, size_t length, uccl_mr *mr, uccl_request **out)
 {
-    (void)conn;
     (void)buffer;
-    (void)length;
     (void)mr;
+    fprintf(said, "%u %d %zu\n", conn->index, FLUSHED, length);
     *out = NULL;
     return UCCL_OK;
 }
@@ -583,6 +596,7 @@ int uccl_close(uccl_engine *self)
         free(conns[i].signals);
         free(conns[i].told);
     }
+    fprintf(said, "0 %d %zu\n", IN_USE, mallinfo2().uordblks);
     fclose(said);
     return UCCL_OK;
 }

@@ -25,6 +25,8 @@ GIB = 1 << 30
 TRANSPORT_TEST, P2P_BENCH = 1, 2
 TOOL_VERSION = 3
 HELLO, JOIN, WELCOME, REFUSE, READY, PHASE, RESULT, END = range(1, 9)
+FLUSHED, IN_USE = 100, 101  # of played.c
+OTHER_TOOL, OTHER_VERSION, BAD_SETTING, BUSY, NO_DEVICE = range(1, 6)
 BASIC, LAT, TPT, BI, TYPE_WRITE, TYPE_READ, TYPE_NOTIFY = range(7)
 STREAM, PING = 1, 2
 SEND, WRITE, READ = range(3)
@@ -387,6 +389,49 @@ def case_basic_wrong():
     assert (rate, messages, seconds) == ("1000", "12", "0.012")
 
 
+def case_basic_wrong_first():
+    """Wrong data that the peer alone has seen; of several connections, the first one's is told."""
+    script = Script(TRANSPORT_TEST)
+    script.mail(0, WELCOME)
+    script.mail(0, READY)
+    script.mail(0, RESULT, *result(5, 6, wrong=2))
+    run = Run("transport_test", ["--serverip=x", "--iterations=3", "--msize=64"], client=script)
+    assert run.status == 1 and "[Client] FAILED: 0 messages with wrong data here, 2 at the peer\n" in run.stderr
+    script = Script(TRANSPORT_TEST)
+    script.mail(0, HELLO, *settings(BASIC, 4, 4096, nflow=3))
+    for conn in (1, 2):
+        script.mail(conn, JOIN, 77, conn)
+    script.mail(0, READY)
+    script.mail(0, RESULT, *result(5, 6))
+    for conn, wrong in enumerate((9, 2, 1)):  # none of the first connection's
+        script.arrive(conn, 4096, [Message(MS) for _ in range(4)], contents=lambda i: (2 * conn, i + (i == wrong)))
+    run = Run("transport_test", ["--server"], server=script)
+    assert run.status == 1 and run.told("server", RESULT)[0][:4] == (2, 2, 2, 0), run.said
+
+
+def case_contents():
+    """Contents of a message are those of no other: of one that is swapped, or of the other direction, or without its end."""
+    size = 4099
+    others = {"another message": lambda i: (0, i ^ 1), "the other direction": lambda i: (1, i),
+              "another connection": lambda i: (2, i), "another piece": lambda i: (1 << 16, i)}
+    for what, contents in others.items():
+        script = Script(TRANSPORT_TEST)
+        script.mail(0, HELLO, *settings(BASIC, 4, size))
+        script.mail(0, READY)
+        script.mail(0, RESULT, *result(5, 6))
+        script.arrive(0, size, [Message(MS) for _ in range(4)], contents=contents)
+        run = Run("transport_test", ["--server"], server=script)
+        assert run.status == 1 and run.told("server", RESULT)[0][0] == 4, what
+    for cut in (1, 2, 3):  # bytes that do not come; the buffer is left as it was
+        script = Script(TRANSPORT_TEST)
+        script.mail(0, HELLO, *settings(BASIC, 1, size))
+        script.mail(0, READY)
+        script.mail(0, RESULT, *result(5, 6))
+        script.arrive(0, size, [Message(MS)], contents=lambda i: (0, 0))
+        run = Run("transport_test", ["--server"], env={"PLAYED_CUT": str(cut)}, server=script)
+        assert run.told("server", RESULT)[0][:4] == (1, 0, 0, 4096), run.said
+
+
 def case_one_sided_wrong():
     """The target of writes in pieces, and of notifications: which piece of which message was wrong."""
     size, count, wrong = 1000, 12, {4, 5, 9}
@@ -411,6 +456,20 @@ def case_one_sided_wrong():
         gbps, gbytes, rate, messages, _, seconds = run.match(r"\[Server\]" + SUMMARY % RATE)
         rate_shown(gbps, gbytes, count * size * nmsg, count * MS)
         assert (rate, messages, seconds) == (str(1000 * nmsg), str(12 * nmsg), "0.012")
+
+
+def case_one_sided_gaps():
+    """A byte behind a piece that was written changes as well."""
+    size, piece = 1000, 1024 + 64
+    script = Script(TRANSPORT_TEST)
+    script.mail(0, HELLO, *settings(TYPE_WRITE, 2, size, nreq=2, nmsg=2))
+    script.mail(0, READY)
+    script.mail(0, RESULT, *result(5, 6))
+    for i in range(2):
+        script.lines.append(f"told 0 0 -1 {i * 2 * piece} {size} 0 {i} {(1 << 64) - 1}")
+        script.lines.append(f"told 0 0 -1 {i * 2 * piece + piece} {size + i} {1 << 16} {i} {i}")
+    run = Run("transport_test", ["--server"], server=script)
+    assert run.status == 1 and run.told("server", RESULT)[0][:4] == (1, 1 << 16, 1, size), run.said
 
 
 def one_sided_shown(run, role, messages, size, nmsg):
@@ -468,6 +527,81 @@ def case_one_sided_server():
         run = Run("transport_test", ["--server"], server=script)
         one_sided_shown(run, "Server", messages, size, 1)
         costs_shown(run, "Server", (0, 0), (PEER[6], PEER[7]), len(messages) * size)
+
+
+def case_flush():
+    """Each received message, if it was asked for."""
+    for flush in (0, 1):
+        script = Script(TRANSPORT_TEST)
+        script.mail(0, HELLO, *settings(TPT, 9, 300, nmsg=2)[:8], flush, 0)
+        script.mail(0, READY)
+        script.mail(0, RESULT, *PEER)
+        script.arrive(0, 300, [Message(MS) for _ in range(18)])
+        run = Run("transport_test", ["--server"], server=script)
+        assert run.status == 0 and run.told("server", FLUSHED) == [(300,)] * 18 * flush, run.said
+
+
+def case_refused():
+    """Clients that cannot be served: the server says so, to them and on stderr."""
+    good = settings(TPT, 2, 300)
+    wild = settings(TPT, 2, 300, nmsg=4096, nreq=5)  # each in its range
+    endless = settings(LAT, 10 ** 9, 300)
+    for first, reason, text in (((TRANSPORT_TEST, TOOL_VERSION + 1, HELLO, good), OTHER_VERSION, "another version of the tool"),
+                                ((TRANSPORT_TEST, TOOL_VERSION - 1, HELLO, good), OTHER_VERSION, "another version of the tool"),
+                                ((P2P_BENCH, TOOL_VERSION, HELLO, good), OTHER_TOOL, "not the same tool"),
+                                ((TRANSPORT_TEST, TOOL_VERSION, JOIN, good), BUSY, "the server has another client"),
+                                ((TRANSPORT_TEST, TOOL_VERSION, READY, good), OTHER_TOOL, "not the same tool"),
+                                ((TRANSPORT_TEST, TOOL_VERSION, HELLO, [77, 9] + good[2:]), BAD_SETTING, "out of the range"),
+                                ((TRANSPORT_TEST, TOOL_VERSION, HELLO, wild), BAD_SETTING, "out of the range"),
+                                ((TRANSPORT_TEST, TOOL_VERSION, HELLO, endless), BAD_SETTING, "out of the range")):
+        tool, version, kind, fields = first
+        script = Script(TRANSPORT_TEST)
+        script.lines = [f"tool {tool} {version}"]
+        script.mail(0, kind, *fields)
+        run = Run("transport_test", ["--server"], server=script)
+        assert run.status == 1 and [told[0] for told in run.told("server", REFUSE)] == [reason], (run.said, first)
+        assert "refused the client 192.0.2.1:9: " in run.stderr and text in run.stderr
+
+
+def case_strangers_join():
+    """Connections that are none of the client's are told that the server is busy; those of the client's count."""
+    script = Script(TRANSPORT_TEST)
+    script.mail(0, HELLO, *settings(TPT, 3, 300, nflow=2))
+    strangers = ((JOIN, 78, 1), (JOIN, 77, 0), (JOIN, 77, 2), (JOIN, 77, 1 << 32), (HELLO, 77, 1))
+    for conn, words in enumerate(strangers, 1):
+        script.mail(conn, *words)
+    joined = len(strangers) + 1
+    script.mail(joined, JOIN, 77, 1)
+    script.mail(0, READY)
+    script.mail(0, RESULT, *PEER)
+    for conn in (0, joined):
+        script.arrive(conn, 300, [Message(MS) for _ in range(3)])
+    run = Run("transport_test", ["--server"], server=script)
+    assert [conn for conn, kind, _ in run.said["server"] if kind == REFUSE] == list(range(1, joined)), run.said
+    assert all(fields[0] == BUSY for fields in run.told("server", REFUSE)) and run.status == 0
+
+
+def case_governs():
+    """Settings of the server's that the client's differ from are told, with both values."""
+    script = Script(TRANSPORT_TEST)
+    script.mail(0, HELLO, *settings(TPT, 3, 300, nreq=2))
+    script.mail(0, READY)
+    script.mail(0, RESULT, *PEER)
+    script.arrive(0, 300, [Message(MS) for _ in range(3)])
+    run = Run("transport_test", ["--server", "--nreq=5", "--msize=300", "--iterations=7"], server=script)
+    assert run.matches(r"\[Server\] the client's --(\w+) governs: (\d+) \(here: (\d+)\)") == \
+        [("nreq", "2", "5"), ("iterations", "3", "7")]
+
+
+def case_units():
+    """K, M and G are powers of 1024; as many messages as are allowed may be outstanding."""
+    for text, size in (("3K", 3 << 10), ("2M", 2 << 20), ("1g", 1 << 30), ("5m", 5 << 20), ("77", 77)):
+        script = Script(TRANSPORT_TEST)
+        script.mail(0, REFUSE, BUSY)
+        run = Run("transport_test", ["--serverip=x", "--perftype=tpt", f"--msize={text}", "--nreq=4096", "--nmsg=4"],
+                  client=script)
+        assert run.told("client", HELLO)[0][5:7] == (4096, size), run.said
+        assert run.status == 1 and "the server refuses: the server has another client" in run.stderr
 
 
 # ---- p2p_bench -------------------------------------------------------------------------------------------------
@@ -803,21 +937,22 @@ def case_p2p_read():
 
 def case_p2p_wrong():
     """Wrong contents at the server alone: the row says so, and how many, and the sweep ends."""
-    size = Size(4096, 30, 2)
-    script = Script(P2P_BENCH)
-    script.mail(0, WELCOME)
-    script.depart(0, [Message(MS)] * WINDOW + [Message(0)] * WINDOW)
-    script.mail(1, READY)
-    script.mail(1, RESULT, 0, 0, WINDOW * 4096, 5, 0, 0, 3, 0, 1 << 40, 8, 1, 2)
-    size.play(script)
-    script.mail(1, END, 3)
-    run = Run("p2p_bench", ["--serverip=x", "--sizes=4096,8192", f"--warmup={WARMUP}", f"--window={WINDOW}",
-                            "--iterations=30", "--seconds=600", "--json"], client=script)
-    rows = json.loads(run.stdout)["results"]
-    assert len(rows) == 1 and run.status == 1
-    row_true(rows[0], size)
-    assert "[Client] FAILED: 3 messages with wrong data on both sides\n" in run.stderr
-    assert "message 0 sent by the client, offset 8: expected 0x0000000000000001, got 0x0000000000000002" in run.stderr
+    for wrong in (1, 3):
+        size = Size(4096, 30, 2)
+        script = Script(P2P_BENCH)
+        script.mail(0, WELCOME)
+        script.depart(0, [Message(MS)] * WINDOW + [Message(0)] * WINDOW)
+        script.mail(1, READY)
+        script.mail(1, RESULT, 0, 0, WINDOW * 4096, 5, 0, 0, wrong, 0, 1 << 40, 8, 1, 2)
+        size.play(script)
+        script.mail(1, END, wrong)
+        run = Run("p2p_bench", ["--serverip=x", "--sizes=4096,8192", f"--warmup={WARMUP}", f"--window={WINDOW}",
+                                "--iterations=30", "--seconds=600", "--json"], client=script)
+        rows = json.loads(run.stdout)["results"]
+        assert len(rows) == 1 and run.status == 1
+        row_true(rows[0], size)
+        assert f"[Client] FAILED: {wrong} messages with wrong data on both sides\n" in run.stderr
+        assert "message 0 sent by the client, offset 8: expected 0x0000000000000001, got 0x0000000000000002" in run.stderr
 
 
 def case_p2p_verified():
@@ -835,6 +970,61 @@ def case_p2p_verified():
     row = json.loads(run.stdout)["results"][0]
     assert row.pop("verified") is True and run.status == 0
     row_true({**row, "verified": False}, size)
+
+
+def case_p2p_what_is_verified():
+    """The first window of each size, or all of every phase, or nothing."""
+    for flags, checks in ((["--verify"], [1, 1, 1, 1]), ([], [1, 0, 0, 0]), (["--verify=false"], [0, 0, 0])):
+        size = Size(4096, 30, 2)
+        script = Script(P2P_BENCH)
+        script.mail(0, WELCOME)
+        if checks[0]:
+            script.depart(0, [Message(MS)] * WINDOW + [Message(0)] * WINDOW)
+            script.mail(1, READY)
+            script.mail(1, RESULT, 0, 0, WINDOW * 4096, 5, 9 * S, 77, 0)
+        size.play(script)
+        script.mail(1, END, 0)
+        run = Run("p2p_bench", ["--serverip=x", "--sizes=4096", f"--warmup={WARMUP}", f"--window={WINDOW}",
+                                "--iterations=30", "--seconds=600", "--json"] + flags, client=script)
+        phases = run.told("client", PHASE)
+        assert [phase[6] for phase in phases] == checks, phases
+        assert phases[-3][4] == WARMUP and phases[-1][4] == 30, phases
+
+
+def case_p2p_server_fails():
+    """Wrong data that the client alone has seen: the server says so, ends with 1, and --local with it."""
+    server = Script(P2P_BENCH)
+    server.mail(0, HELLO, 77, 1 << 20, 0, SEND)
+    server.mail(1, JOIN, 77, 1)
+    server.mail(1, END, 2)
+    run = Run("p2p_bench", ["--server"], server=server)
+    assert run.status == 1 and "[Server] FAILED: 2 messages with wrong data on both sides\n" in run.stderr
+    size = Size(8000, 20, 5)
+    run = Run("p2p_bench", ["--local", "--sizes=8000", "--iterations=20", f"--warmup={WARMUP}", f"--window={WINDOW}",
+                            "--seconds=600", "--verify=false", "--json"], client=client_script([size]), server=server)
+    assert run.status == 1 and "error: the server process ended with status 1" in run.stderr
+    row_true(json.loads(run.stdout)["results"][0], size)
+
+
+def case_p2p_keeps_nothing():
+    """What a server has allocated in the end does not grow with the phases that it has served."""
+    in_use = set()
+    for phases in (2, 9):
+        script = Script(P2P_BENCH)
+        script.mail(0, HELLO, 77, 1 << 20, 0, READ)
+        script.mail(1, JOIN, 77, 1)
+        for _ in range(3):
+            script.mail(1, READY)
+        for phase in range(1, phases + 1):
+            script.mail(1, PHASE, STREAM, phase, 300, 4, 4, 0, 1, 0, READ, 1)
+            script.mail(1, READY, 4)
+            freed = 4 * (phase - 1)  # it has told so often that a buffer is free
+            script.lines += [f"told 0 {MS} {freed - 1} 0 0 0 0 {(phase << 40) + i}" for i in range(4)]
+        script.mail(1, END, 0)
+        run = Run("p2p_bench", ["--server"], env={"GLIBC_TUNABLES": "glibc.malloc.tcache_count=0"}, server=script)
+        assert run.status == 0 and len(run.told("server", RESULT)) == phases, run.said
+        in_use.update(run.told("server", IN_USE))
+    assert len(in_use) == 1, in_use
 
 
 def case_p2p_plot():

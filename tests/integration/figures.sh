@@ -4,7 +4,7 @@
 # the processor are played (tests/figures/played.c), or the machine is made up. No time is measured.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/lib.sh"
-plan 29
+plan 40
 
 TOOLS=$SOURCE/tests/figures/tools.py
 for case in $(python3 "$TOOLS" --list); do

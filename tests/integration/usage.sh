@@ -4,7 +4,7 @@
 # with a status other than 0, soon.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/lib.sh"
-plan 71
+plan 77
 UNEQUAL=0 # looks at what is refused
 
 export UCCL_CONNECT_MS=2000
@@ -56,6 +56,36 @@ check "negative msize" refuses 5 'msize' "$TRANSPORT_TEST" --serverip=127.0.0.1 
 check "boolean that is none" refuses 5 'bi' "$TRANSPORT_TEST" --serverip=127.0.0.1 --bi=maybe
 check "no iterations" refuses 5 'iterations' "$TRANSPORT_TEST" --serverip=127.0.0.1 --iterations=x
 check "sizes that are none" refuses 5 'sizes' "$P2P_BENCH" --local --sizes=12,many
+
+# beyond LIMIT...: "TOOL FLAG" each, which is refused as wrong usage that names the flag
+beyond() {
+    local row words
+    for row in "$@"; do
+        read -ra words <<<"$row"
+        timeout 10 "$BUILD/bench/${words[0]}" --serverip=127.0.0.1 --oobport=1 --connect-timeout=0 "${words[@]:1}" >"$WORK/beyond" 2>&1
+        STATUS=$?
+        [ "$STATUS" = 64 ] && grep -q -- "${words[-1]%%=*}" "$WORK/beyond" && continue
+        echo "$row: status $STATUS"
+        cat "$WORK/beyond"
+        return 1
+    done
+}
+many=$(seq -s, 65)
+check "values beyond what is allowed" beyond "transport_test --msize=17G" "transport_test --msize=18446744073709551617" \
+    "transport_test --msize=18014398509481984K" "transport_test --iterations=0" "transport_test --nmsg=4096 --nreq=5" \
+    "transport_test --perftype=lat --iterations=100000001" "p2p_bench --sizes=$many" "p2p_bench --sizes=0" \
+    "p2p_bench --seconds=nan" "p2p_bench --seconds=inf" "p2p_bench --seconds=0" "p2p_bench --seconds=1x" \
+    "p2p_bench --window=4097" "p2p_bench --connect-timeout=86401"
+# the largest that is allowed comes as far as the server that is not there
+within() {
+    beyond "$@" && return 1
+    [ "$STATUS" = 1 ] && grep -q 'cannot connect.*(UCCL_EREFUSED)' "$WORK/beyond"
+}
+many=$(seq -s, 64)
+for row in "transport_test --perftype=tpt --msize=16G --nmsg=4 --nreq=4096" "p2p_bench --sizes=$many --window=4096"; do
+    check "values at the limit: ${row:0:30}" within "$row"
+done
+check "a device whose name only begins so" refuses 5 '"=?l"' "$TRANSPORT_TEST" --server --dev=l
 
 for setting in UCCL_CC=fastest UCCL_CHUNK_SIZE_KB=65 UCCL_CHUNK_SIZE_KB=abc UCCL_NUM_ENGINES=-1 \
     UCCL_PATH_POLICY= UCCL_DEAD_PEER_MS=1e9 UCCL_PAYLOAD_CRC=perhaps UCCL_MSG_WINDOW=100 \
@@ -122,7 +152,9 @@ for name, value, source in (('UCCL_LOG_LEVEL', 'info', 'environment, NCCL_DEBUG'
                             ('UCCL_IB_RELAXED_ORDERING', '0', 'environment, NCCL_IB_PCI_RELAXED_ORDERING'),
                             ('UCCL_GDR', 'auto', 'default')):
     print(rows[name])
-    assert rows[name]['value'] == value and rows[name]['source'] == source"
+    assert rows[name]['value'] == value and rows[name]['source'] == source" || return 1
+    env NCCL_DEBUG=INFO "$BUILD/bench/uccl_info" 2>/dev/null |
+        grep -q '^  UCCL_LOG_LEVEL = info  (from environment, NCCL_DEBUG; default warn)$'
 }
 check "uccl_info names the origin" origin
 passed_over() {
@@ -145,11 +177,32 @@ port_in_use() {
     local first=$PID
     wait_listening "$first" "$PORT" || return 1
     refuses 5 "$PORT" "$TRANSPORT_TEST" --server=true --oobport="$PORT" || return 1
+    refuses 5 "$PORT" "$P2P_BENCH" --local --oobport="$PORT" --sizes=64 --iters=5 || return 1
     start client "$TRANSPORT_TEST" --serverip=127.0.0.1 --oobport="$PORT" --perftype=basic --iterations=2
     ended "$PID" 20 && [ "$STATUS" = 0 ] || return 1
     ended "$first" 10 && [ "$STATUS" = 0 ]
 }
 check "port in use" port_in_use
+
+# a server on a free port, which it prints; its client has come before it, and has waited
+free_port() {
+    start server "$TRANSPORT_TEST" --server --oobport=0
+    local server=$PID
+    until_true 10 grep -q 'on TCP port' "$WORK/server.log" || return 1
+    PORT=$(sed -nE 's/.* on TCP port ([0-9]+)$/\1/p' "$WORK/server.log")
+    start client "$TRANSPORT_TEST" --serverip=127.0.0.1 --oobport="$PORT" --perftype=basic --iterations=2
+    ended "$PID" 20 && [ "$STATUS" = 0 ] && ended "$server" 10 && [ "$STATUS" = 0 ]
+}
+check "--oobport=0" free_port
+before_its_server() {
+    next_port
+    start client "$TRANSPORT_TEST" --serverip=127.0.0.1 --oobport="$PORT" --perftype=basic --iterations=2
+    local client=$PID
+    sleep 1
+    start server "$TRANSPORT_TEST" --server --oobport="$PORT"
+    ended "$client" 20 && [ "$STATUS" = 0 ] && ended "$PID" 10 && [ "$STATUS" = 0 ]
+}
+check "a client that comes before its server" before_its_server
 
 # strangers CODE: Python that talks to the listening server; a real client must then succeed, and
 # the server must not have spun

@@ -87,13 +87,17 @@ check "transport_test, host to GPU, flushed" tools --gpu=cuda:2 --iterations=100
 SERVER_FLAGS=()
 check "p2p_bench, every message" timeout 60 "$P2P_BENCH" --local --verify --bi --seconds=0.2 --sizes=256,64K,1M \
     --sender-device=cuda:0 --receiver-device=cuda:1
+# report CLIENT SERVER FLAG...: it says so
 report() {
-    timeout 60 "$P2P_BENCH" --local --json --seconds=0.1 --sizes=64K --device=cuda:1 --pinned >"$WORK/report.json" &&
+    timeout 60 "$P2P_BENCH" --local --json --seconds=0.1 --sizes=64K "${@:3}" >"$WORK/report.json" &&
         python3 -c 'import json, sys
 r = json.load(open(sys.argv[1]))
-assert r["sender_device"] == r["receiver_device"] == "cuda:1" and r["results"][0]["verified"], r' "$WORK/report.json"
+assert [r["sender_device"], r["receiver_device"]] == sys.argv[2:] and r["results"][0]["verified"], r' "$WORK/report.json" "$1" "$2"
 }
-check "p2p_bench says where messages lie" report
+reports() {
+    report cuda:1 cuda:1 --device=cuda:1 --pinned && report cuda:0 cuda:1 --receiver-device=cuda:1 --sender-device=cuda:0
+}
+check "p2p_bench says where messages lie" reports
 check "no such GPU here" ends_with 1 10 'no GPU cuda:7, only 3' "$P2P_BENCH" --local --sizes=64K --device=cuda:7
 check "no such GPU at the server" ends_with 1 10 'refuses.*no such GPU' \
     "$P2P_BENCH" --local --sizes=64K --receiver-device=cuda:7
