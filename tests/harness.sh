@@ -4,7 +4,7 @@
 # small Meson project whose tests are shell scripts, counted by the functions of run.sh. TAP.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/integration/lib.sh"
-plan 34
+plan 36
 
 # What run.sh says of COMMAND..., which calls its functions: the status is that of run.sh
 run_sh() {
@@ -126,15 +126,27 @@ idle_fuzzers() {
 }
 check "fuzz: programs that run nothing" idle_fuzzers
 
+# said_by CI COMMAND...: what functions of run.sh say
+said_by() { CI=$1 bash -c '. "$1/tests/run.sh"; shift; "$@"' said_by "$SOURCE" "${@:2}"; }
+
 # what runs beside the others
 vanishes() {
     # shellcheck disable=SC2016 # for the inner shell
     red 'it was ended by another' eval 'vanish() { kill -KILL "$BASHPID"; }; passed=1; beside it nothing vanish; joined it'
 }
 check "a part beside the others that is killed" vanishes
+# fuzz_and_model RESULT BUILD: the last line of a run whose programs pass two tests each, where builds are so
+fuzz_and_model() {
+    # shellcheck disable=SC2016 # for the inner shell
+    said_by "" eval 'parts=(mem fuzz model) built=no named=yes; declare -A chosen; build() { '"$2"'; }
+        program() { passed=$((passed + 2)); }; begin_beside; run_part fuzz; run_part model; finish' >"$WORK/said.log" 2>&1
+    cat "$WORK/said.log"
+    [ "$(tail -n 1 "$WORK/said.log")" = "$1" ]
+}
+check "fuzz and model run beside the others" fuzz_and_model "4 passed, 0 failed, 0 skipped" :
+check "fuzz whose build fails" fuzz_and_model "2 passed, 1 failed, 0 skipped" 'fail "the build"; return 1'
 
 # which parts run, and what is said of the others; .ci/run sets CI=true
-said_by() { CI=$1 bash -c '. "$1/tests/run.sh"; shift; "$@"' said_by "$SOURCE" "${@:2}"; }
 parts_of_ci() {
     local usual ci
     usual=$(said_by "" unnamed_parts) ci=$(said_by true unnamed_parts)

@@ -259,8 +259,8 @@ joined() {
     return "$status"
 }
 
-# The builds of parts to come, one by one, then arm64 and the guest together. The guest keeps one processor busy or two
-# for minutes: at the end, alone, it would leave the other one idle
+# The builds of parts to come, one by one, and what needs processors alone: fuzz and model, then arm64 and the guest
+# together. The guest keeps one processor busy or two for minutes: at the end, alone, it would leave the other one idle
 begin_beside() {
     local part last=nothing short=1
     [ "$named" = no ] || short=0
@@ -282,6 +282,16 @@ begin_beside() {
             CC=clang targets=fuzz beside build-fuzz $last build build-fuzz -Dfuzz=true -Db_sanitize=address,undefined \
                 -Db_lundef=false -Dc_args=-fno-sanitize-recover=all
             last=build-fuzz
+            if runs_beside fuzz; then
+                beside fuzz $last behind fuzz
+                last=fuzz
+            fi
+            ;;
+        model)
+            if runs_beside model; then
+                beside model $last behind model
+                last=model
+            fi
             ;;
         arm64)
             beside arm64 $last arm64
@@ -291,6 +301,15 @@ begin_beside() {
             ;;
         esac
     done
+}
+
+# runs_beside PART: there is something to run beside, and nobody waits for what an option makes it print
+runs_beside() { [ ${#parts[@]} -gt 1 ] && [ -z "${chosen[$1]:-}" ]; }
+
+# behind COMMAND...: where other processes want the processors they come first
+behind() {
+    renice -n 10 -p "$BASHPID" >/dev/null
+    "$@"
 }
 
 # ---- the parts ------------------------------------------------------------------------------
@@ -315,6 +334,18 @@ arm64() {
     expected=$(tests/arm64/run.sh plan) program arm64 tests/arm64/run.sh test build-arm64
 }
 
+# fuzz [option...]: each target twice, and what its corpus reaches
+fuzz() {
+    local expected=$((2 * $(find tests/fuzz -name 'fuzz_*.c' | wc -l) + 1))
+    program fuzz tests/fuzz/run.sh build-fuzz "$@"
+}
+
+model() {
+    local expected=
+    [ $# -gt 0 ] || expected=$(planned tests/spin/run.sh)
+    program model tests/spin/run.sh "$@"
+}
+
 # Of the files that the last commits have changed. All of them: tests/mutation.sh
 mutants() {
     local base
@@ -329,16 +360,12 @@ mutants() {
     fi
 }
 
-# The scripts of integration that Meson may run at once wait for most of their time; so do some of the stress programs
+# What Meson may run at once waits for some of its time: the scripts of integration for most of it, unit tests and stress
+# programs for a third
 side_by_side=(--num-processes $((2 * $(nproc))))
 
-suites_sanitized() {
-    TEST_SHORT=1 suites sanitize build-asan unit sim mem nccl -- -t 3
-    TEST_SHORT=1 suites sanitize build-asan integration -- -t 3 "${side_by_side[@]}"
-}
-
 run_part() {
-    local options expected
+    local options
     read -ra options <<<"${chosen[$1]:-}"
     case $1${options:+ with options} in
     "sim with options")
@@ -349,15 +376,11 @@ run_part() {
         [ "$built" = yes ] || return
         NCCL_REAL=1 suites nccl build nccl
         ;;
-    integration)
+    unit | onesided | integration)
         [ "$built" = yes ] || return
-        suites integration build integration -- "${side_by_side[@]}"
+        suites "$1" build "$1" -- "${side_by_side[@]}"
         ;;
-    onesided)
-        [ "$built" = yes ] || return
-        suites onesided build onesided -- "${side_by_side[@]}"
-        ;;
-    house | unit | sim | mem | nccl | rails | tcp)
+    house | sim | mem | nccl | rails | tcp)
         [ "$built" = yes ] || return
         suites "$1" build "$1"
         [ "$1" != sim ] || other_compiler
@@ -366,8 +389,8 @@ run_part() {
         joined build-asan || return
         # Criterion takes a leak for a pass unless the process aborts
         ASAN_OPTIONS=abort_on_error=1:detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1 \
-        LSAN_OPTIONS=print_suppressions=0:suppressions=$PWD/tests/lsan.supp \
-            suites_sanitized
+        LSAN_OPTIONS=print_suppressions=0:suppressions=$PWD/tests/lsan.supp TEST_SHORT=1 \
+            suites sanitize build-asan unit sim mem nccl integration -- -t 3 "${side_by_side[@]}"
         ;;
     stress)
         # as it is shipped, for what a sanitizer hides: allocations, locks, CPU time
@@ -381,14 +404,10 @@ run_part() {
         ;;
     fuzz*)
         joined build-fuzz || return
-        # each target twice, and what its corpus reaches
-        expected=$((2 * $(find tests/fuzz -name 'fuzz_*.c' | wc -l) + 1)) \
-            program fuzz tests/fuzz/run.sh build-fuzz "${options[@]}"
+        if runs_beside fuzz; then joined fuzz; else fuzz "${options[@]}"; fi
         ;;
     model*)
-        expected=$(planned tests/spin/run.sh)
-        [ ${#options[@]} -eq 0 ] || expected=
-        expected=$expected program model tests/spin/run.sh "${options[@]}"
+        if runs_beside model; then joined model; else model "${options[@]}"; fi
         ;;
     mutants)
         mutants
