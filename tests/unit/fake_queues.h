@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The data path of the verbs device of fake_verbs.h, and its state: what is posted, what becomes of it, completions with
- * and without stamps. A send waits until fake_run() lets it happen.
+ * The data path of the verbs device of fake_verbs.h, and its state: what is posted, what becomes of it, completions
+ * with and without stamps. A send waits until fake_run() lets it happen.
  */
 #ifndef UCCL_TEST_FAKE_QUEUES_H
 #define UCCL_TEST_FAKE_QUEUES_H
