@@ -373,17 +373,45 @@ Test(tcp_connections, a_shortage_of_descriptors_passes, .timeout = 60)
     struct side *side = &pair->sides[1];
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(side->queue->port)};
     inet_pton(AF_INET, "127.0.0.1", &address.sin_addr);
-    int fd = socket(AF_INET, SOCK_STREAM, 0), free_fd = dup(fd);
-    cr_assert(fd >= 0 && free_fd >= 0);
+    int fd = socket(AF_INET, SOCK_STREAM, 0), free_fd = dup(fd), spare_fd = side->queue->spare_fd;
+    cr_assert(fd >= 0 && free_fd >= 0 && spare_fd >= 0);
     close(free_fd);
     struct rlimit before = take_descriptors(free_fd);
     cr_assert_eq(connect(fd, (struct sockaddr *)&address, sizeof address), 0);
+    side->queue->spare_fd = -1; /* another thread had it meanwhile */
     PUMP_UNTIL(pair, side->queue->deaf);
     cr_assert_eq(side->queue->stranger_count, 0);
+    side->queue->spare_fd = spare_fd;
     cr_assert_eq(setrlimit(RLIMIT_NOFILE, &before), 0);
     cr_assert_leq(side->queue->listen_ns, now_ns() + UINT64_C(1000000000));
     PUMP_UNTIL(pair, side->queue->stranger_count == 1);
     cr_assert_not(side->queue->deaf);
     close(fd);
+    close_pair(pair);
+}
+
+/* Without descriptors connections do not wait in the kernel, which would take records that nobody reads. */
+Test(tcp_connections, nobody_waits_for_descriptors, .timeout = 60)
+{
+    struct pair *pair = open_pair(0, "127.0.0.1");
+    struct side *side = &pair->sides[1];
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(side->queue->port)};
+    inet_pton(AF_INET, "127.0.0.1", &address.sin_addr);
+    int fds[3] = {socket(AF_INET, SOCK_STREAM, 0), socket(AF_INET, SOCK_STREAM, 0)}, free_fd = dup(fds[0]);
+    close(free_fd);
+    struct rlimit before = take_descriptors(free_fd);
+    for (unsigned i = 0; i < 2; i++) {
+        uint8_t byte;
+        cr_assert_eq(connect(fds[i], (struct sockaddr *)&address, sizeof address), 0);
+        PUMP_UNTIL(pair, recv(fds[i], &byte, 1, MSG_DONTWAIT) == 0);
+        cr_assert_not(side->queue->deaf);
+        cr_assert_geq(side->queue->spare_fd, 0);
+    }
+    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &before), 0);
+    fds[2] = socket(AF_INET, SOCK_STREAM, 0);
+    cr_assert_eq(connect(fds[2], (struct sockaddr *)&address, sizeof address), 0);
+    PUMP_UNTIL(pair, side->queue->stranger_count == 1);
+    for (unsigned i = 0; i < 3; i++)
+        close(fds[i]);
     close_pair(pair);
 }

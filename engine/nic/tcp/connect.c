@@ -12,6 +12,7 @@
 #include "nic/tcp/tcp.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <netinet/tcp.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -158,24 +159,52 @@ static struct tcp_stranger *place_for_stranger(struct tcp_queue *queue)
     return oldest;
 }
 
-static void stop_listening(struct tcp_queue *queue, int error)
+static void complain_of_strangers(struct tcp_queue *queue, int error)
 {
     char text[FAULT_TEXT];
-    if (!queue->deaf)
+    if (!queue->short_of_fds)
         LOG_WARNING("cannot accept TCP connections of peers: %s", fault_text(error, text));
+    queue->short_of_fds = true;
+}
+
+static void stop_listening(struct tcp_queue *queue, int error)
+{
+    complain_of_strangers(queue, error);
     queue->deaf = true;
     queue->listen_ns = clock_now_ns() + DEAF_NS;
     tcp_act_at(queue, queue->listen_ns);
     watch(queue, EPOLL_CTL_MOD, queue->listen_fd, 0, EVENT_LISTEN);
 }
 
+/*
+ * Without a descriptor for it a connection stays in the kernel, which takes what the peer writes until its time is up.
+ * So one is kept to accept such connections and to close them at once. False: another thread has got it, too.
+ */
+static bool turn_away(struct tcp_queue *queue)
+{
+    int fd = -1;
+    if (queue->spare_fd < 0)
+        return false;
+    close(queue->spare_fd);
+    for (unsigned i = 0; i < ACCEPTS_MAX && (fd = accept4(queue->listen_fd, NULL, NULL, SOCK_CLOEXEC)) >= 0; i++)
+        close(fd);
+    bool none_left = fd >= 0 || errno == EAGAIN;
+    queue->spare_fd = fcntl(queue->epoll_fd, F_DUPFD_CLOEXEC, 0);
+    return none_left;
+}
+
 static void accept_strangers(struct tcp_queue *queue)
 {
     for (unsigned i = 0; i < ACCEPTS_MAX; i++) {
-        int fd = accept4(queue->listen_fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        int fd = accept4(queue->listen_fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC), error = errno;
+        if (fd < 0 && (error == EMFILE || error == ENFILE)) {
+            complain_of_strangers(queue, error);
+            if (turn_away(queue))
+                return;
+        }
         if (fd < 0) {
-            if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
-                stop_listening(queue, errno);
+            if (error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM)
+                stop_listening(queue, error);
             return;
         }
         struct tcp_stranger *stranger = place_for_stranger(queue);

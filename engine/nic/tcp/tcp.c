@@ -11,6 +11,7 @@
 #include "base/log.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -115,6 +116,7 @@ static void tcp_queue_close(struct nic_queue *base)
     close_fd(queue->listen_fd);
     close_fd(queue->epoll_fd);
     close_fd(queue->wake_fd);
+    close_fd(queue->spare_fd);
     if (queue->zeros)
         munmap(queue->zeros, RECORD_BULK_MAX);
     free(queue->by_destination);
@@ -134,6 +136,7 @@ static int open_descriptors(struct tcp_queue *queue)
         LOG_ERR("cannot make an epoll or an eventfd: %s", fault_text(error, text));
         return fault_error(error);
     }
+    queue->spare_fd = fcntl(queue->epoll_fd, F_DUPFD_CLOEXEC, 0); /* it will do without one */
     return tcp_listen(queue);
 }
 
@@ -147,7 +150,7 @@ static int tcp_queue_open(struct nic *nic, const struct nic_queue_setup *setup, 
     queue->base = (struct nic_queue){
         .nic = nic, .ops = &tcp_queue_ops, .datagram = &tcp_datagram_ops, .channel = &tcp_channel_ops};
     queue->setup = *setup;
-    queue->epoll_fd = queue->listen_fd = queue->wake_fd = -1;
+    queue->epoll_fd = queue->listen_fd = queue->wake_fd = queue->spare_fd = -1;
     queue->act_ns = UINT64_MAX;
     for (unsigned i = 0; i < TCP_STRANGERS_MAX; i++)
         queue->strangers[i].fd = -1;

@@ -123,7 +123,9 @@ struct tcp_queue {
     struct nic_queue_setup setup;
     int epoll_fd, listen_fd, wake_fd;
     uint16_t port;
-    bool deaf;          /* out of descriptors: accepts nobody until act_ns */
+    bool deaf;          /* out of descriptors or memory: accepts nobody until listen_ns */
+    bool short_of_fds;  /* the log says that connections could not be accepted */
+    int spare_fd;       /* to accept connections that are turned away; -1: none */
     uint64_t listen_ns; /* when it accepts again */
     uint64_t act_ns;    /* when tcp_act() has something to do; UINT64_MAX: never */
     struct queue ready, events;
