@@ -153,6 +153,37 @@ BOTH(forks, child_closes_what_it_inherited)
     parent_goes_on(&w);
 }
 
+/* Nor does it break connections that stand beside datagrams, which are the parent's. */
+BOTH(forks, child_breaks_no_connection)
+{
+    enum { LARGE = 1 << 20 };
+    struct world w;
+    unsigned before = open_files();
+    world_open(&w, lend);
+    uint64_t end_ms = now_ms() + SOON_MS;
+    for (unsigned i = 0; counter_of(w.pair.engine[0], "tcp_bulk_bytes") == 0; i++) {
+        exchange(w.pair.conn[0], w.pair.conn[1], LARGE, i);
+        cr_assert(now_ms() < end_ms);
+    }
+    uint64_t broken = counter_of(w.pair.engine[0], "tcp_broken") + counter_of(w.pair.engine[1], "tcp_broken");
+    pid_t child = fork_in_peace();
+    if (child == 0) {
+        alarm(CHILD_S);
+        uccl_connect_cancel(&w.half_way);
+        CHILD_IS(uccl_close(w.engine), 0);
+        CHILD_IS(uccl_close(w.pair.engine[0]), 0);
+        CHILD_IS(uccl_close(w.pair.engine[1]), 0);
+        CHILD_IS((int)open_files(), (int)before);
+        _exit(0);
+    }
+    child_ends_well(child);
+    uint64_t bytes = counter_of(w.pair.engine[0], "tcp_bulk_bytes");
+    exchange(w.pair.conn[0], w.pair.conn[1], LARGE, 1);
+    cr_assert_gt(counter_of(w.pair.engine[0], "tcp_bulk_bytes"), bytes);
+    cr_assert_eq(counter_of(w.pair.engine[0], "tcp_broken") + counter_of(w.pair.engine[1], "tcp_broken"), broken);
+    parent_goes_on(&w);
+}
+
 /* Of a child's child, the parent's and the grandparent's engines are none of its own. */
 BOTH(forks, child_and_its_child_have_engines_of_their_own)
 {
