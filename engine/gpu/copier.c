@@ -181,7 +181,8 @@ void copier_watch(struct copier *copier)
         if (device->moved)
             device->moved_ns = now_ns;
         device->moved = false;
-        device->stands_still = device->in_flight && now_ns - device->moved_ns > STILL_NS;
+        uint64_t still_ns = device->in_flight ? now_ns - device->moved_ns : 0;
+        device->still_ns = still_ns > STILL_NS ? still_ns : 0;
     }
 }
 

@@ -27,8 +27,8 @@ struct stage_device {
     struct stage_held received; /* blocks of receives: they fill up, or it copies from them */
     uint32_t in_flight;         /* copies */
     bool moved;                 /* a copy has ended, or is the first one, since copier_watch() looked */
-    bool stands_still;          /* copies are in flight, and none has ended for long */
     uint64_t moved_ns;
+    uint64_t still_ns; /* how long no copy has ended, though some are in flight; 0: not for long */
     struct stage_span *upload_head, *upload_tail; /* stage.c: spans whose copies are to be issued */
     struct spill *spill_head, *spill_tail;        /* and bytes that wait for a block */
     uint64_t spilled_bytes;

@@ -254,10 +254,22 @@ static size_t write_some(struct stage *stage, struct uccl_request *request, uint
     return bytes;
 }
 
-/* Whether the heap has taken so much for a device that stands still that its receives end. */
+/* Whether the heap has enough for a device that stands still. */
+static bool has_spilled_all(const struct stage *stage, const struct stage_device *device)
+{
+    return device->spilled_bytes > stage->copier.pool.memory_bytes;
+}
+
+/* How long the thread then waits for it. Its peers would take us for dead after twice as long. */
+static bool is_awaited(const struct stage *stage, const struct stage_device *device)
+{
+    return device->still_ns < stage->copier.context->params->dead_peer_ms * NS_PER_MS / 2;
+}
+
+/* Whether receives into its memory fail from now on. */
 static bool gives_up(struct stage *stage, struct stage_device *device)
 {
-    if (!device->stands_still || device->spilled_bytes <= stage->copier.pool.memory_bytes)
+    if (!has_spilled_all(stage, device) || is_awaited(stage, device))
         return false;
     if (!device->told)
         LOG_ERR("%s device %d does not complete its copies: receives into its memory fail", device->ops->name,
@@ -359,8 +371,10 @@ static bool empty_spills(struct stage *stage)
 /* Received buffers that there is room for if all of them are for the device. */
 static unsigned device_room(const struct stage *stage, const struct stage_device *device)
 {
-    if (device->receives == 0 || device->stands_still)
+    if (device->receives == 0)
         return UINT_MAX;
+    if (device->still_ns)
+        return has_spilled_all(stage, device) && is_awaited(stage, device) ? 0 : UINT_MAX;
     return device->spill_head
                ? 0
                : stage_pool_share(&stage->copier.pool, STAGE_RECEIVES, &device->received) / RX_BUFFER_BLOCKS;

@@ -14,8 +14,8 @@
  * Bounded: where blocks for received data are short, the thread leaves datagrams in the socket (stage_rx_room())
  * until copies have ended, and blocks that are not full go up as they are. Payload that finds no block even so, from
  * one datagram or the eager ring, is kept on the heap (a spill). The thread receives nothing more until that is gone.
- * For a device that stands still it does not wait: the others' messages go on, what comes for this one is kept on the
- * heap, and beyond a bound its receives fail.
+ * For a device that stands still it does not wait: the others' messages go on, and what comes for this one is kept on
+ * the heap. Beyond a bound the thread waits for it once more, and in the end its receives fail.
  *
  * Threads: the engine's owner. But stage_progress(), which makes all GPU calls, and stage_close() are for the engine
  * thread itself, never for a borrower. A borrower gives the engine back while messages are staged (`staged` in
