@@ -4,7 +4,7 @@
 # with a status other than 0, soon.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/lib.sh"
-plan 77
+plan 78
 UNEQUAL=0 # looks at what is refused
 
 export UCCL_CONNECT_MS=2000
@@ -157,6 +157,18 @@ for name, value, source in (('UCCL_LOG_LEVEL', 'info', 'environment, NCCL_DEBUG'
         grep -q '^  UCCL_LOG_LEVEL = info  (from environment, NCCL_DEBUG; default warn)$'
 }
 check "uccl_info names the origin" origin
+# what is wrong is in the report, and in the exit status
+wrong_report() {
+    env UCCL_CC=fastest "$BUILD/bench/uccl_info" --params >"$WORK/wrong" 2>&1
+    [ $? = 1 ] && grep -q '^UCCL_CC  *NOT ALLOWED ' "$WORK/wrong" || return 1
+    env UCCL_BACKEND=udp UCCL_SOCKET_IFNAME=nosuchif UCCL_CC=fastest "$BUILD/bench/uccl_info" --json >"$WORK/wrong" 2>/dev/null
+    [ $? = 1 ] && python3 -c "
+import json, sys
+report = json.load(open(sys.argv[1]))
+assert report['devices'] == [] and report['error'], report['error']
+assert [row['value'] for row in report['params'] if row['name'] == 'UCCL_CC'] == [None]" "$WORK/wrong"
+}
+check "uccl_info of a machine that is configured wrongly" wrong_report
 passed_over() {
     CLIENT_ENV=(NCCL_IB_GID_INDEX= NCCL_IB_TC=0x10)
     pair 127.0.0.1 --perftype=basic --iterations=2 || return 1

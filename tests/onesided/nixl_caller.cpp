@@ -389,6 +389,10 @@ void notify_begins(Agent &agent, const Pipe &pipe)
     for (int i = 0; i < MANY; i++)
         CHECK(notify(conn, "initiator", std::to_string(i)) == 0);
     CHECK(notify(conn, "initiator", std::string(MSG_SIZE, 'x')) == 0);
+    notify_msg_t full = {};
+    memset(full.name, 'n', MSG_SIZE); /* without its end */
+    strcpy(full.msg, "b");
+    CHECK(uccl_engine_send_notif(conn, &full) == 0);
     notify_msg_t holes = {};
     strcpy(holes.name, "initiator");
     memcpy(holes.msg, "a\0b", 3);
@@ -402,6 +406,7 @@ void notify_has(Agent &agent, const Pipe &pipe)
     for (int i = 0; i < MANY; i++)
         CHECK(next_notification("initiator") == std::to_string(i));
     CHECK(next_notification("initiator") == std::string(MSG_SIZE, 'x'));
+    CHECK(next_notification(std::string(MSG_SIZE - 1, 'n').c_str()) == "b");
     CHECK(next_notification("initiator") == "a");
     CHECK(memcmp(taken.back().msg, "a\0b\0", 4) == 0);
     pipe.meet();
@@ -539,6 +544,14 @@ void wrong_begins(Agent &agent, const Pipe &pipe)
     CHECK(uccl_engine_write_vector(conn, {memory.mr}, {}, {1}, {FifoItem{}}, 1, &number) == -1);
     CHECK(uccl_engine_write_vector(conn, {memory.mr}, {memory.at}, {1}, {FifoItem{}}, 1, &number) == -1);
     CHECK(uccl_engine_write_vector(conn, {}, {}, {}, {}, -1, &number) == -1);
+    FifoItem item;
+    deserialize_fifo_item(remote.fifo, &item);
+    for (unsigned shorter = 0; shorter < 4; shorter++) {
+        auto length = [&](unsigned list) { return list == shorter ? 1u : 2u; };
+        CHECK(uccl_engine_write_vector(conn, std::vector<uccl_mr_t>(length(0), memory.mr),
+                                       std::vector<void *>(length(1), memory.at), std::vector<size_t>(length(2), 1),
+                                       std::vector<FifoItem>(length(3), item), 2, &number) == -1);
+    }
     Memory unknown = memory;
     unknown.mr = 777;
     CHECK(post(true, conn, unknown, remote, {{0, 0, 1}}, &number) == -1);

@@ -214,8 +214,15 @@ Test(onesided, arguments, .timeout = TIMEOUT_S)
     IS(uccl_write_async(conn, NULL, 0, &tail, &request), UCCL_EINVAL);
     tail = (struct uccl_tail){.kind = UCCL_TAIL_NOTIFY, .bytes = one.local, .length = UCCL_NOTIFY_MAX + 1};
     IS(uccl_write_async(conn, NULL, 0, &tail, &request), UCCL_EINVAL);
+    static const uint8_t most[UCCL_NOTIFY_MAX];
+    tail = (struct uccl_tail){.kind = UCCL_TAIL_NOTIFY, .bytes = most, .length = UCCL_NOTIFY_MAX};
+    IS(uccl_write_async(conn, NULL, 0, &tail, &request), 0);
+    IS(uccl_wait(request, SOON_MS, NULL), 0);
     tail = (struct uccl_tail){.kind = UCCL_TAIL_NOTIFY, .length = 1};
     IS(uccl_write_async(conn, NULL, 0, &tail, &request), UCCL_EINVAL);
+    struct uccl_piece large[] = {{.local = one.local, .length = SIZE_MAX / 4, .remote = one.remote},
+                                 {.local = one.local, .length = 1, .remote = one.remote}};
+    IS(uccl_write_async(conn, large, 2, NULL, &request), UCCL_EINVAL); /* longer than any memory, in all */
     IS(uccl_notify_async(conn, one.local, UCCL_NOTIFY_MAX + 1, &request), UCCL_EINVAL);
     IS(uccl_notify_async(conn, NULL, 1, &request), UCCL_EINVAL);
     IS(uccl_quiet_async(conn, NULL), UCCL_EINVAL);

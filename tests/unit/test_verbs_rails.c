@@ -222,6 +222,15 @@ static void load_two_gpus(void)
     cr_assert_not_null(dlopen(path, RTLD_NOW), "%s", dlerror());
 }
 
+/* What the queues of all engine threads have counted for a port. */
+static uint64_t sent_over(unsigned port)
+{
+    uint64_t sent = 0;
+    for (unsigned i = 0; i < pair.engine[0]->thread_count; i++)
+        sent += atomic_load(&pair.engine[0]->threads[i].queue->ends[port].tx_datagrams);
+    return sent;
+}
+
 /* The choice is the application's, by the name of its GPU alone. */
 Test(verbs_rails, gpu_gets_the_port_beside_it)
 {
@@ -235,6 +244,15 @@ Test(verbs_rails, gpu_gets_the_port_beside_it)
         cr_expect_eq(uccl_gpu_distance(pair.engine[0], gpu, !gpu), UCCL_DISTANCE_SYS);
         connect_near(NULL, gpu ? "cuda:1" : "cuda:0");
         cr_expect_eq(pair.conn[0]->thread->index % 2, (unsigned)gpu, "whose first port is beside it");
+    }
+    struct uccl_gpu none;
+    IS(uccl_gpu_get(pair.engine[0], 2, &none), UCCL_ENODEV);
+    IS(uccl_gpu_get(pair.engine[0], -1, &none), UCCL_ENODEV);
+    for (unsigned port = 0; port < 2; port++) {
+        struct uccl_device_stats stats = {.size = sizeof stats};
+        uint64_t before = sent_over(port);
+        IS(uccl_device_stats(pair.engine[0], (int)port, &stats), 0);
+        cr_expect(before > 0 && before <= stats.tx_datagrams && stats.tx_datagrams <= sent_over(port), "port %u", port);
     }
     close_gdr();
 }
