@@ -20,8 +20,8 @@ enum { UNMET_MAX = CORE_FLOWS_MAX / 4 };
 
 /* An unused peer stays this long, to answer repeats of the other side's last frames. */
 static const uint64_t IDLE_NS = 10 * NS_PER_S;
-/* Connections beside datagrams break where nothing has been acknowledged for so many times UCCL_NIC_DEAD_MS. */
-enum { BESIDE_PATIENCE = 4 };
+/* Connections of one of several rails break where nothing has been acknowledged for so many times UCCL_NIC_DEAD_MS. */
+enum { RAIL_PATIENCE = 4 };
 
 /* A client may have finished a handshake that failed here: its flows stay this long, to answer GONE. */
 static const uint64_t UNMET_IDLE_NS = 2 * NS_PER_S;
@@ -143,8 +143,8 @@ static int add_rail(struct engine_thread *thread, struct open_call *call, const 
     }
     if (error)
         return error;
-    rail.peer_datagram_bytes =
-        plan->peer_mtu ? datagram_in(plan->peer_mtu, &plan->host.address) : call->theirs->datagram_bytes;
+    rail.peer_datagram_bytes = plan->peer_mtu && !queue->channel ? datagram_in(plan->peer_mtu, &plan->host.address)
+                                                                 : call->theirs->datagram_bytes;
     if (plan->handshake) /* as the offer said */
         rail.datagram_bytes = call->flow->datagram_bytes;
     if (rail.datagram_bytes > rail.peer_datagram_bytes)
@@ -175,11 +175,13 @@ static void introduce(struct peer_flow *flow, struct nic_queue *queue, unsigned 
 {
     const struct params *params = flow->thread->params;
     bool joins = flow->setup.rails[rail].joins;
-    uint64_t patience_ms = joins ? BESIDE_PATIENCE * params->nic_dead_ms : params->dead_peer_ms;
+    bool alone = flow->setup.rail_count == 1;
+    uint64_t patience_ms = alone ? params->dead_peer_ms : RAIL_PATIENCE * params->nic_dead_ms;
     queue->channel->introduce(
         queue, flow->setup.rails[rail].destination,
         &(struct nic_flow){.flow = flow->flow,
                            .rail = (uint8_t)rail,
+                           .rails = (uint8_t)(joins ? 1 : flow->setup.rail_count),
                            .rx_token = flow->setup.rx_token,
                            .tx_token = flow->setup.tx_token,
                            .dials = !flow->peer->is_server,
@@ -218,9 +220,9 @@ static void open_flow(struct engine_thread *thread, void *argument)
     flow->flow = core_flow_open(thread->core, flow->memory, &flow->setup, clock_now_ns());
     struct nic_queue *queue = peer_queue(flow->peer, thread);
     unsigned last = flow->setup.rail_count - 1;
-    if (queue->channel)
-        introduce(flow, queue, 0);
-    else if (flow->setup.rails[last].joins && flow->peer->is_server)
+    for (unsigned i = 0; queue->channel && i <= last; i++)
+        introduce(flow, queue, i);
+    if (flow->setup.rails[last].joins && flow->peer->is_server)
         introduce(flow, thread->queue->beside, last);
 }
 

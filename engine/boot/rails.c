@@ -7,18 +7,6 @@
 
 #include <string.h>
 
-/* An IPv4 address that is written as an IPv6 one, as an IPv4 address. */
-static union nic_address plain(const union nic_address *address)
-{
-    union nic_address out = *address;
-    if (address->any.sa_family != AF_INET6 || !IN6_IS_ADDR_V4MAPPED(&address->v6.sin6_addr))
-        return out;
-    memset(&out, 0, sizeof out);
-    out.v4.sin_family = AF_INET;
-    memcpy(&out.v4.sin_addr, &address->v6.sin6_addr.s6_addr[12], sizeof out.v4.sin_addr);
-    return out;
-}
-
 /* How well a NIC of the peer fits the address that the handshake knows: 2 it has it, 1 it is in its subnet, 0. */
 static int fit(const struct nic_end *end, const union nic_address *address)
 {
@@ -71,7 +59,7 @@ unsigned rails_plan(const struct nic *nic, const struct nic_host *host, const st
     struct nic_end ours[NIC_ENDS_MAX];
     struct nic_pair pairs[CORE_RAILS_MAX];
     unsigned ends = nic_ends(nic, ours);
-    union nic_address address = plain(&host->address);
+    union nic_address address = netdev_unmapped(&host->address);
     unsigned count = nic_pairs(ours, ends, offer->nics, offer->nic_count, pairs, CORE_RAILS_MAX - 1);
     int local = count ? nic->ends->holder(nic, &host->local) : -1;
     int known = pair_of_handshake(pairs, count, local, &address, offer);

@@ -87,6 +87,8 @@ struct flow *core_flow_open(struct core *core, void *memory, const struct flow_s
         assert(setup->rails[i].datagram_bytes >= CORE_DATAGRAM_MIN &&
                setup->rails[i].datagram_bytes <=
                    (setup->rails[i].reliable ? CORE_RECORD_BYTES_MAX : CORE_TRAIN_BYTES_MAX));
+    for (unsigned i = 1; setup->rails->reliable && i < setup->rail_count; i++) /* a record goes again over any */
+        assert(setup->rails[i].datagram_bytes == setup->rails->datagram_bytes);
     core->now_ns = now_ns;
     struct flow *flow = flow_init(memory, core, setup, now_ns);
     core->flows[slot] = flow;

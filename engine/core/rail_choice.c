@@ -49,13 +49,16 @@ bool tx_send_small_by_some(struct flow *flow, bool ctrl, struct tx_desc *desc, u
     return false;
 }
 
-/* How long until another chunk would have arrived, in units that only compare. */
+/*
+ * How long until another chunk would have arrived, in units that only compare. Connections have no window of ours: what
+ * is in flight and how long it takes stand for their rate.
+ */
 static uint64_t cost(const struct rail *rail)
 {
     uint64_t srtt_ns = rail->rtt.srtt_ns ? rail->rtt.srtt_ns : 1, most_ns = UINT64_C(1) << 24;
     if (srtt_ns > most_ns)
         srtt_ns = most_ns;
-    return (rail->flying_payload + rail->cc.chunk_bytes) * srtt_ns / rail->cc.cwnd_bytes;
+    return (rail->flying_payload + rail->cc.chunk_bytes) * srtt_ns / (rail->reliable ? 1 : rail->cc.cwnd_bytes);
 }
 
 /* The rails (bits) by which the message cannot be written; 0: it can be by none. */

@@ -301,6 +301,7 @@ void rail_cut(struct rail *rail)
     if (rail->cut || rail->flow->rail_count == 1)
         return;
     rail->cut = true;
+    rail->try_nonce = 0; /* an answer that is under way says nothing of what comes */
     flow_choose_main(rail->flow);
     if (probe_proven(&rail->probe) && rail->state != RAIL_DOWN)
         go_down(rail);

@@ -437,7 +437,7 @@ void netdev_find_scope(const char *filter, union nic_address *address)
 }
 
 /* An IPv4 address that is written as an IPv6 one, as an IPv4 address; others as they are. */
-static union nic_address unmapped(const union nic_address *address)
+union nic_address netdev_unmapped(const union nic_address *address)
 {
     union nic_address out = *address;
 
@@ -458,7 +458,7 @@ static bool same_host(const union nic_address *a, const union nic_address *b)
 
 unsigned netdev_of_address(const union nic_address *address)
 {
-    union nic_address wanted = unmapped(address), own;
+    union nic_address wanted = netdev_unmapped(address), own;
     struct ifaddrs *all;
     unsigned index = 0;
 
@@ -546,7 +546,7 @@ static uint32_t mtu_of(int fd, bool v6)
 uint32_t netdev_route_mtu(const union nic_address *to, const union nic_address *from, unsigned interface,
                           bool *by_itself)
 {
-    union nic_address target = unmapped(to), own = unmapped(from), any = {0};
+    union nic_address target = netdev_unmapped(to), own = netdev_unmapped(from), any = {0};
     int fd = connect_to(&target, &any, interface);
     uint32_t mtu;
 

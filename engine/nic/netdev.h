@@ -88,6 +88,9 @@ void netdev_find_scope(const char *filter, union nic_address *address);
 uint32_t netdev_route_mtu(const union nic_address *to, const union nic_address *from, unsigned interface,
                           bool *by_itself);
 
+/* An IPv4 address that is written as an IPv6 one, as an IPv4 address; any other as it is. */
+union nic_address netdev_unmapped(const union nic_address *address);
+
 /* Numeric text of an address; with its port where that is not 0. Returns `out`. */
 const char *netdev_address_text(const union nic_address *address, char out[NETDEV_ADDRESS_TEXT]);
 

@@ -5,7 +5,7 @@
  *     nic_device_ops    what there is: opening, addresses                       every backend
  *     nic_queue_ops     an engine thread's part of the NIC, and its sleep       every backend
  *     nic_datagram_ops  peers, sending and receiving datagrams                  every backend so far
- *     nic_end_ops       several NICs in one engine                              UDP, where it finds several
+ *     nic_end_ops       several NICs in one engine                              where the backend finds several
  *     nic_channel_ops   paths that are connections                              only backends that connect them
  *     nic_memory_ops    registration of memory that the NIC reaches by itself   only NICs that place payload
  *     nic_data_qp_ops   queue pairs over which the NIC places payload           only NICs that place payload
@@ -346,7 +346,7 @@ struct nic_datagram_ops {
 /* A flow whose paths are connections. The tokens let its two ends prove to each other which flow a connection is of. */
 struct nic_flow {
     struct flow *flow;
-    uint8_t rail;                /* whose paths they are */
+    uint8_t rail, rails;         /* whose paths they are, of how many */
     uint64_t rx_token, tx_token; /* flow_setup */
     bool dials;                  /* this side connects the paths */
     uint64_t patience_ms;        /* a path breaks if data goes unacknowledged for so long */
@@ -451,6 +451,7 @@ int nic_failure(const struct nic_queue *queue);
 void nic_wake_eventfd(int fd);
 
 extern const struct nic_device_ops udp_device_ops, tcp_device_ops;
+extern const struct nic_end_ops udp_end_ops; /* of an engine's network interfaces; event() is that of a UDP queue */
 #ifdef HAVE_VERBS
 extern const struct nic_device_ops verbs_device_ops;
 #endif

@@ -42,7 +42,7 @@ static void check_shape(struct world *world, const struct pair *pair, unsigned s
     if (desc->datagram_bytes > datagram_max || desc->last_bytes > desc->datagram_bytes)
         world_fail(world, "a datagram of %u, last %u bytes, where %u fit", desc->datagram_bytes, desc->last_bytes,
                    datagram_max);
-    if (!world->nic && desc->rail != pipes_rail(world->options) &&
+    if (!world->nic && !pipes_are(world->options, desc->rail) &&
         (uint64_t)(desc->count - 1) * desc->datagram_bytes + desc->last_bytes > CORE_TRAIN_BYTES_MAX)
         world_fail(world, "a train of %u times %u bytes", desc->count, desc->datagram_bytes);
 }
@@ -51,7 +51,7 @@ static void check_shape(struct world *world, const struct pair *pair, unsigned s
 static void check_size(struct world *world, const struct pair *pair, unsigned side, const struct tx_desc *desc)
 {
     uint32_t largest = desc->count > 1 ? desc->datagram_bytes : desc->last_bytes;
-    if (desc->rail != pipes_rail(world->options) && !desc->retransmission && !desc->whole && !desc->on_path &&
+    if (!pipes_are(world->options, desc->rail) && !desc->retransmission && !desc->whole && !desc->on_path &&
         largest > CORE_DATAGRAM_BASE && largest > pair->passed_bytes[side][desc->rail])
         world_fail(world, "a datagram of %u bytes, where %u is the largest that has got through", largest,
                    pair->passed_bytes[side][desc->rail]);

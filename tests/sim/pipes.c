@@ -2,6 +2,7 @@
 #include "pipes.h"
 
 #include "core/state.h"
+#include "rails.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -16,22 +17,23 @@ struct pipe {
     uint64_t last_ns[2]; /* when its newest record arrives */
 };
 
-static struct pipe pipes[PAIRS_MAX][PIPES_MAX];
+static struct pipe pipes[PAIRS_MAX][RAILS_MAX][PIPES_MAX];
 
 enum pipe_what { PIPE_RECORD, PIPE_LEARNS, PIPE_OPENS };
 
 struct pipe_event {
     uint8_t what; /* enum pipe_what */
     uint8_t side; /* that it happens to */
+    uint8_t rail;
     uint16_t port;
     struct pair *pair;
     uint32_t generation;
     struct datagram *datagram; /* PIPE_RECORD */
 };
 
-static struct pipe *pipe_of(const struct world *world, const struct pair *pair, unsigned port)
+static struct pipe *pipe_of(const struct world *world, const struct pair *pair, unsigned rail, unsigned port)
 {
-    return &pipes[pair - world->pairs][port];
+    return &pipes[pair - world->pairs][rail][port];
 }
 
 static void push(struct world *world, uint64_t at_ns, struct pipe_event event)
@@ -43,35 +45,45 @@ static void push(struct world *world, uint64_t at_ns, struct pipe_event event)
     world_push(world, at_ns, EVENT_PIPE, event.pair->end[event.side], kept, 0);
 }
 
-/* The connection is made, by side 0; side 1 hears of it before any record. */
-static void open_pipe(struct world *world, struct pair *pair, unsigned port, uint64_t at_ns)
+/* The connection is made, by side 0, once no cut is in the way; side 1 hears of it before any record. */
+static void open_pipe(struct world *world, struct pair *pair, unsigned rail, unsigned port, uint64_t at_ns)
 {
-    struct pipe *pipe = pipe_of(world, pair, port);
+    struct pipe *pipe = pipe_of(world, pair, rail, port);
     uint32_t generation = pipe->generation + (pipe->generation & 1);
+    at_ns = rails_whole_at(world, rail, at_ns);
+    if (at_ns == UINT64_MAX)
+        return;
     uint64_t later_ns = at_ns + rng_below(&world->rng, 50 * NS_PER_US);
     for (unsigned side = 0; side < 2; side++)
         push(world, side ? later_ns : at_ns,
-             (struct pipe_event){PIPE_OPENS, (uint8_t)side, (uint16_t)port, pair, generation, NULL});
+             (struct pipe_event){PIPE_OPENS, (uint8_t)side, (uint8_t)rail, (uint16_t)port, pair, generation, NULL});
     pipe->last_ns[0] = pipe->last_ns[1] = later_ns;
 }
 
-void pipes_create(struct world *world, struct pair *pair)
+static void create_rail(struct world *world, struct pair *pair, unsigned rail)
 {
-    int rail = pipes_rail(world->options);
     unsigned paths = pair->flow[0]->rails[rail].paths.count;
-    memset(pipes[pair - world->pairs], 0, sizeof pipes[0]);
     if (pair->flow[1]->rails[rail].paths.count < paths)
         paths = pair->flow[1]->rails[rail].paths.count;
     if (paths > PIPES_MAX)
         paths = PIPES_MAX;
     for (unsigned port = 0; port < paths; port++)
-        open_pipe(world, pair, port, world->now_ns + rng_below(&world->rng, NS_PER_MS));
+        open_pipe(world, pair, rail, port, world->now_ns + rng_below(&world->rng, NS_PER_MS));
 }
 
-static void break_pipe(struct world *world, struct pair *pair, unsigned port)
+void pipes_create(struct world *world, struct pair *pair)
+{
+    memset(pipes[pair - world->pairs], 0, sizeof pipes[0]);
+    for (unsigned rail = 0; rail < pair->setup[0].rail_count; rail++) {
+        if (pipes_are(world->options, rail))
+            create_rail(world, pair, rail);
+    }
+}
+
+static void break_pipe(struct world *world, struct pair *pair, unsigned rail, unsigned port)
 {
     const struct options *options = world->options;
-    struct pipe *pipe = pipe_of(world, pair, port);
+    struct pipe *pipe = pipe_of(world, pair, rail, port);
     uint64_t known_ns = world->now_ns;
     world->faults++;
     pipe->generation++;
@@ -79,16 +91,23 @@ static void break_pipe(struct world *world, struct pair *pair, unsigned port)
     for (unsigned side = 0; side < 2; side++) {
         uint64_t at_ns = world->now_ns + rng_below(&world->rng, (uint32_t)options->pipe_late_ns + 1);
         push(world, at_ns,
-             (struct pipe_event){PIPE_LEARNS, (uint8_t)side, (uint16_t)port, pair, pipe->generation, NULL});
+             (struct pipe_event){PIPE_LEARNS, (uint8_t)side, (uint8_t)rail, (uint16_t)port, pair, pipe->generation,
+                                 NULL});
         if (at_ns > known_ns)
             known_ns = at_ns;
     }
-    open_pipe(world, pair, port, known_ns + 1 + rng_below(&world->rng, (uint32_t)options->pipe_heal_ns + 1));
+    open_pipe(world, pair, rail, port, known_ns + 1 + rng_below(&world->rng, (uint32_t)options->pipe_heal_ns + 1));
 }
 
-bool pipes_take(struct world *world, struct pair *pair, unsigned side, unsigned port)
+/* A cut swallows what is sent by the rail, in one direction at least. */
+static bool is_cut(const struct world *world, unsigned rail)
 {
-    struct pipe *pipe = pipe_of(world, pair, port);
+    return rails_swallow(world, 0, rail) || rails_swallow(world, 1, rail);
+}
+
+bool pipes_take(struct world *world, struct pair *pair, unsigned side, unsigned rail, unsigned port)
+{
+    struct pipe *pipe = pipe_of(world, pair, rail, port);
     if (!pipe->up[side])
         world_fail(world, "a record for path %u, which is down", port);
     if (pipe->queued[side] < world->options->pipe_bytes)
@@ -97,15 +116,20 @@ bool pipes_take(struct world *world, struct pair *pair, unsigned side, unsigned 
     return false;
 }
 
-void pipes_carry(struct world *world, struct pair *pair, unsigned side, unsigned port, const uint8_t *bytes,
-                 size_t length)
+void pipes_carry(struct world *world, struct pair *pair, unsigned side, unsigned rail, unsigned port,
+                 const uint8_t *bytes, size_t length)
 {
     const struct options *options = world->options;
-    const struct net *net = &pair->link[side][pipes_rail(options)].net;
-    struct pipe *pipe = pipe_of(world, pair, port);
+    const struct net *net = &pair->link[side][rail].net;
+    struct pipe *pipe = pipe_of(world, pair, rail, port);
     world->datagrams++;
     if (pipe->generation & 1) { /* the side does not know yet */
         world->dropped++;
+        return;
+    }
+    if (is_cut(world, rail)) {
+        world->dropped++;
+        break_pipe(world, pair, rail, port);
         return;
     }
     struct datagram *datagram = malloc(sizeof *datagram + length);
@@ -122,24 +146,24 @@ void pipes_carry(struct world *world, struct pair *pair, unsigned side, unsigned
     pipe->last_ns[side] = at_ns;
     pipe->queued[side] += length;
     push(world, at_ns,
-         (struct pipe_event){PIPE_RECORD, (uint8_t)!side, (uint16_t)port, pair, pipe->generation, datagram});
+         (struct pipe_event){PIPE_RECORD, (uint8_t)!side, (uint8_t)rail, (uint16_t)port, pair, pipe->generation,
+                             datagram});
     if (world_chance(world, options->pipe_break_ppm))
-        break_pipe(world, pair, port);
+        break_pipe(world, pair, rail, port);
 }
 
-static void give_room(struct world *world, struct pair *pair, unsigned side, unsigned port)
+static void give_room(struct world *world, struct pair *pair, unsigned side, unsigned rail, unsigned port)
 {
     struct end *end = &world->ends[pair->end[side]];
     if (!end->halted)
-        core_path_room(end->core, pair->flow[side], (unsigned)pipes_rail(world->options), (uint16_t)port,
-                       world_clock_ns(world, end));
+        core_path_room(end->core, pair->flow[side], rail, (uint16_t)port, world_clock_ns(world, end));
     end->dirty = true;
 }
 
 void pipes_event(struct world *world, void *what)
 {
     struct pipe_event event = *(struct pipe_event *)what;
-    struct pipe *pipe = pipe_of(world, event.pair, event.port);
+    struct pipe *pipe = pipe_of(world, event.pair, event.rail, event.port);
     struct end *end = &world->ends[event.pair->end[event.side]];
     unsigned from = !event.side;
     free(what);
@@ -156,13 +180,13 @@ void pipes_event(struct world *world, void *what)
         free(event.datagram);
         if (pipe->waits[from] && pipe->up[from] && pipe->queued[from] < world->options->pipe_bytes / 2) {
             pipe->waits[from] = false;
-            give_room(world, event.pair, from, event.port);
+            give_room(world, event.pair, from, event.rail, event.port);
         }
         break;
     case PIPE_LEARNS:
         pipe->up[event.side] = pipe->waits[event.side] = false;
         if (!end->halted)
-            core_path_broken(end->core, event.pair->flow[event.side], (unsigned)pipes_rail(world->options), event.port,
+            core_path_broken(end->core, event.pair->flow[event.side], event.rail, event.port,
                              world_clock_ns(world, end));
         break;
     case PIPE_OPENS:
@@ -171,7 +195,7 @@ void pipes_event(struct world *world, void *what)
         pipe->generation = event.generation;
         pipe->up[event.side] = true;
         pipe->waits[event.side] = false;
-        give_room(world, event.pair, event.side, event.port);
+        give_room(world, event.pair, event.side, event.rail, event.port);
         break;
     }
     end->dirty = true;

@@ -36,6 +36,18 @@ bool rails_swallow(const struct world *world, unsigned side, unsigned rail)
     return false;
 }
 
+uint64_t rails_whole_at(const struct world *world, unsigned rail, uint64_t at_ns)
+{
+    const struct options *options = world->options;
+    for (unsigned i = 0; i < options->cut_count; i++) {
+        const struct cut *cut = &options->cuts[i];
+        if (cut->rail != rail || at_ns < world->start_ns + cut->begin_ns || at_ns - world->start_ns >= cut->end_ns)
+            continue;
+        return cut->end_ns == UINT64_MAX ? UINT64_MAX : rails_whole_at(world, rail, world->start_ns + cut->end_ns);
+    }
+    return at_ns;
+}
+
 void rails_create(struct world *world)
 {
     const struct options *options = world->options;

@@ -14,6 +14,8 @@ const struct net *rails_net(const struct options *options, unsigned side, unsign
 uint32_t rails_datagram(const struct options *options, unsigned rail);
 /* Whether a cut swallows what this side sends over the rail now. */
 bool rails_swallow(const struct world *world, unsigned side, unsigned rail);
+/* The first time from then on at which no cut swallows what is sent over the rail; UINT64_MAX: there is none. */
+uint64_t rails_whole_at(const struct world *world, unsigned rail, uint64_t at_ns);
 void rails_judge(struct world *world, const struct pair *pair, unsigned side, const struct tx_desc *desc);
 void rails_judge_run(const struct world *world);
 

@@ -627,10 +627,36 @@ static void set_pipes_beside(struct options *options, struct rng *rng)
             (struct cut){.rail = 0, .kind = CUT_BLACK, .begin_ns = begin_ns, .end_ns = end_ns};
 }
 
+/* Several rails of such paths, which are cut one at a time. */
+static void set_pipes_rails(struct options *options, struct rng *rng)
+{
+    set_pipes(options, rng);
+    options->rails = 2 + rng_below(rng, 2);
+    options->params.dead_peer_ms = 4000;
+    options->messages = 100;
+    options->send_gap_ns = options->recv_gap_ns = 4 * NS_PER_MS;
+    for (unsigned i = 1; i < options->rails; i++) {
+        for (unsigned side = 0; side < 2; side++) {
+            options->more_rails[i - 1].net[side] = options->net[side];
+            options->more_rails[i - 1].net[side].rate_mbps >>= i;
+        }
+        options->more_rails[i - 1].datagram_bytes = options->datagram_bytes;
+    }
+    uint64_t at_ns = 0;
+    for (unsigned i = rng_below(rng, 4); i > 0; i--) {
+        struct cut cut = {.rail = (uint8_t)rng_below(rng, options->rails), .kind = CUT_BLACK};
+        cut.begin_ns = at_ns + rng_below(rng, 100 * NS_PER_MS);
+        cut.end_ns = cut.begin_ns + 1 + rng_below(rng, 400 * NS_PER_MS);
+        options->cuts[options->cut_count++] = cut;
+        at_ns = cut.end_ns;
+    }
+}
+
 static const struct scenario scenarios[] = {
     SCENARIO("clean", set_clean),
     SCENARIO("pipes", set_pipes),
     SCENARIO("pipes-beside", set_pipes_beside),
+    SCENARIO("pipes-rails", set_pipes_rails),
     SCENARIO("loss1", set_loss1),
     SCENARIO("loss5", set_loss5),
     SCENARIO("loss30", set_loss30),

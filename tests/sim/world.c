@@ -312,8 +312,8 @@ static void send_desc(struct world *world, const struct tx_desc *desc, bool fail
         }
     }
     for (unsigned i = 0; i < desc->count && !fail; i++) {
-        if (desc->mask >> i & 1 && desc->rail == pipes_rail(world->options))
-            pipes_carry(world, pair, side, desc->port, buffer, world_lay_out(world, desc, i, buffer));
+        if (desc->mask >> i & 1 && pipes_are(world->options, desc->rail))
+            pipes_carry(world, pair, side, desc->rail, desc->port, buffer, world_lay_out(world, desc, i, buffer));
         else if (desc->mask >> i & 1)
             transmit(world, pair, side, desc, buffer, world_lay_out(world, desc, i, buffer));
     }
@@ -336,8 +336,8 @@ static void run_tx(struct world *world, struct end *end)
         judge_desc(world, &world->pairs[desc.destination % 64 / 2], side, &desc);
         world_note(world, desc.sequenced ? desc.retransmission ? "retransmission" : "chunk" : "ack",
                    (uint64_t)(end - world->ends), desc.sequenced ? desc.seq : 0, desc.count);
-        bool full = desc.rail == pipes_rail(world->options) &&
-                    !pipes_take(world, &world->pairs[desc.destination % 64 / 2], side, desc.port);
+        bool full = pipes_are(world->options, desc.rail) &&
+                    !pipes_take(world, &world->pairs[desc.destination % 64 / 2], side, desc.rail, desc.port);
         bool fail = full || world_chance(world, world->options->tx_fail_ppm);
         send_desc(world, &desc, fail);
         if (full) { /* other pipes may have room */
@@ -468,7 +468,7 @@ static void open_pair(struct world *world, unsigned first, unsigned second)
     struct pair *pair = &world->pairs[index];
     uint64_t tokens[2], window_bytes[2] = {options->window_bytes, options->window_bytes}; /* of each receiver */
     uint32_t datagram_bytes[2] = {options->datagram_bytes, options->datagram_bytes};
-    bool piped = pipes_rail(options) == 0;
+    bool piped = pipes_are(options, 0);
     for (unsigned side = 0; side < 2 && options->unequal; side++) {
         struct rng rng = {world->seed ^ (UINT64_C(1) << 48) * (2 * index + side + 1)};
         window_bytes[side] = unequal_buffer(window_bytes[side], &rng);
@@ -507,9 +507,9 @@ static void open_pair(struct world *world, unsigned first, unsigned second)
             struct rail_setup *rail = &pair->setup[side].rails[i];
             *rail = pair->setup[side].rails[0];
             rail->destination += 64 * i;
-            rail->datagram_bytes = rails_datagram(options, i);
+            rail->datagram_bytes = piped ? datagram_bytes[side] : rails_datagram(options, i);
             rail->nonce = rng_next(&world->rng);
-            if (pipes_rail(options) == (int)i)
+            if (options->pipes_beside && pipes_are(options, i))
                 *rail = (struct rail_setup){.destination = rail->destination,
                                             .datagram_bytes = CORE_RECORD_BYTES_MAX,
                                             .peer_datagram_bytes = CORE_RECORD_BYTES_MAX,

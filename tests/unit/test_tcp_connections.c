@@ -2,6 +2,7 @@
 /* TCP connections of the backend in need: no room, no descriptors, a peer that refuses, half a record. */
 #include "tcp_pair.h"
 
+#include <errno.h>
 #include <netinet/tcp.h>
 #include <sys/resource.h>
 
@@ -186,6 +187,33 @@ Test(tcp_connections, what_has_stood_is_made_again_at_once, .timeout = 60)
         conn->since_ns = at_ns - (path ? UINT64_C(2000000000) : 0);
         tcp_break(side->queue, conn, "the test");
         cr_assert_eq(conn->act_ns < at_ns + UINT64_C(200000000), path == 1);
+    }
+    close_pair(pair);
+}
+
+/* Where the network swallows what one connection carries, it does so with the others; if another rail stands in. */
+Test(tcp_connections, what_is_swallowed_takes_the_others_along, .timeout = 60)
+{
+    static const struct {
+        int error;
+        unsigned rails;
+        bool beside, all;
+    } rows[] = {{ETIMEDOUT, 2, false, true},
+                {EHOSTUNREACH, 1, true, true},
+                {ENETDOWN, 3, false, true},
+                {ECONNRESET, 2, false, false},
+                {ETIMEDOUT, 1, false, false}};
+    struct pair *pair = open_pair(0, "127.0.0.1");
+    struct side *side = &pair->sides[0];
+    for (unsigned i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct tcp_peer *peer = tcp_peer_of(side->queue, side->destination);
+        peer->rails = (uint8_t)rows[i].rails;
+        peer->beside = rows[i].beside;
+        tcp_break_of(side->queue, &peer->conns[1], rows[i].error);
+        for (unsigned path = 0; path < PATHS; path++)
+            cr_assert_eq(peer->conns[path].state == TCP_UP, path != 1 && !rows[i].all, "row %u, path %u", i, path);
+        take_events(side);
+        PUMP_UNTIL(pair, all_room(side) && all_room(&pair->sides[1]));
     }
     close_pair(pair);
 }

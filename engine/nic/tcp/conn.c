@@ -8,7 +8,9 @@
 #include "base/log.h"
 #include "nic/tcp/tcp.h"
 
+#include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/epoll.h>
 #include <unistd.h>
 
@@ -148,6 +150,22 @@ void tcp_break(struct tcp_queue *queue, struct tcp_conn *conn, const char *why)
     put_down(queue, conn);
     if (conn->peer->dials)
         dial_later(queue, conn);
+}
+
+/*
+ * Where the network has swallowed what a connection carried, the peer's others between the same two addresses are no
+ * better off. Those that carry nothing would notice later, one after the other, each with what is put there meanwhile.
+ * So they break too, if another rail stands in.
+ */
+void tcp_break_of(struct tcp_queue *queue, struct tcp_conn *conn, int error)
+{
+    struct tcp_peer *peer = conn->peer;
+    bool swallowed = error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH || error == ENETDOWN;
+    tcp_break(queue, conn, strerror(error));
+    for (unsigned i = 0; swallowed && (peer->rails > 1 || peer->beside) && i < peer->path_count; i++) {
+        if (peer->conns[i].state == TCP_UP)
+            tcp_break(queue, &peer->conns[i], strerror(error));
+    }
 }
 
 void tcp_hang_up(struct tcp_queue *queue, struct tcp_conn *conn)

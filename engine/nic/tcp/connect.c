@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/fault.h"
 #include "base/log.h"
+#include "nic/pair.h"
 #include "nic/tcp/tcp.h"
 
 #include <errno.h>
@@ -75,6 +76,46 @@ static bool watch(struct tcp_queue *queue, int how, int fd, uint32_t events, uin
     return epoll_ctl(queue->epoll_fd, how, fd, &event) == 0;
 }
 
+/* ---- one of several NICs ---------------------------------------------------------------------- */
+
+/* What leaves by the connection goes through the peer's NIC, though others of ours may be in that subnet. */
+static void keep_to_nic(const struct tcp_queue *queue, const struct tcp_peer *peer, int fd)
+{
+    const struct nic *nic = queue->base.nic;
+    struct uccl_device device;
+    union nic_address address;
+    if (nic->ops->device(nic, nic->ends->device(nic, peer->nic - 1), &device, &address) == 0 &&
+        setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, device.name, (socklen_t)strlen(device.name)) != 0)
+        LOG_DBG("a TCP connection is not bound to %s: %s", device.name, strerror(errno));
+}
+
+static socklen_t length_of(const union nic_address *address)
+{
+    return address->any.sa_family == AF_INET6 ? sizeof address->v6 : sizeof address->v4;
+}
+
+/* The connection to come has our address and the NIC of the peer's rail. */
+static bool leave_by_nic(const struct tcp_queue *queue, const struct tcp_peer *peer, int fd)
+{
+    if (peer->nic == 0)
+        return true;
+    keep_to_nic(queue, peer, fd);
+    set_option(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1);
+    return bind(fd, &peer->local.any, length_of(&peer->local)) == 0;
+}
+
+/* Whether an accepted connection is of this rail, by its addresses. */
+static bool is_of_rail(const struct tcp_peer *peer, int fd)
+{
+    union nic_address local, remote;
+    socklen_t local_length = sizeof local, remote_length = sizeof remote;
+    if (getsockname(fd, &local.any, &local_length) != 0 || getpeername(fd, &remote.any, &remote_length) != 0)
+        return false;
+    local = netdev_unmapped(&local);
+    remote = netdev_unmapped(&remote);
+    return nic_same_host(&local, &peer->local) && nic_same_host(&remote, &peer->address);
+}
+
 /* ---- dialling -------------------------------------------------------------------------------- */
 
 /* The connection carries records now. */
@@ -112,7 +153,6 @@ static void greet(struct tcp_queue *queue, struct tcp_conn *conn)
 void tcp_dial(struct tcp_queue *queue, struct tcp_conn *conn, uint64_t now_ns)
 {
     const union nic_address *address = &conn->peer->address;
-    socklen_t length = address->any.sa_family == AF_INET6 ? sizeof address->v6 : sizeof address->v4;
     conn->generation++;
     conn->state = TCP_DIALLING;
     queue->live++;
@@ -125,8 +165,9 @@ void tcp_dial(struct tcp_queue *queue, struct tcp_conn *conn, uint64_t now_ns)
     }
     set_early_options(queue, conn->fd);
     set_options(conn, conn->fd);
-    bool connected = connect(conn->fd, &address->any, length) == 0;
-    if ((!connected && errno != EINPROGRESS) ||
+    bool bound = leave_by_nic(queue, conn->peer, conn->fd);
+    bool connected = bound && connect(conn->fd, &address->any, length_of(address)) == 0;
+    if (!bound || (!connected && errno != EINPROGRESS) ||
         !watch(queue, EPOLL_CTL_ADD, conn->fd, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, (uintptr_t)conn))
         tcp_break(queue, conn, strerror(errno));
     else if (connected)
@@ -217,21 +258,28 @@ static void accept_strangers(struct tcp_queue *queue)
     }
 }
 
+/* The rail of a flow that a connection is of: the only one, or that with its addresses. NULL: none. */
+static struct tcp_peer *peer_of_greeting(const struct tcp_queue *queue, uint64_t token, int fd)
+{
+    struct tcp_peer *peer = queue->peers;
+    while (peer &&
+           (!peer->flow || peer->dials || peer->rx_token != token || (peer->rails > 1 && !is_of_rail(peer, fd))))
+        peer = peer->next;
+    return peer;
+}
+
 /* The path that a greeting means and proves, or NULL. */
-static struct tcp_conn *conn_of_greeting(struct tcp_queue *queue, const uint8_t bytes[GREETING_BYTES],
+static struct tcp_conn *conn_of_greeting(const struct tcp_queue *queue, const struct tcp_stranger *stranger,
                                          struct greeting *greeting)
 {
-    if (!greeting_take(bytes, greeting))
+    if (!greeting_take(stranger->bytes, greeting))
         return NULL;
-    for (struct tcp_peer *peer = queue->peers; peer; peer = peer->next) {
-        if (!peer->flow || peer->dials || peer->rx_token != greeting->token)
-            continue;
-        if (!greeting_proves(bytes, peer->rx_token, peer->tx_token) || greeting->path >= peer->path_count)
-            return NULL;
-        struct tcp_conn *conn = &peer->conns[greeting->path];
-        return greeting->generation > conn->generation ? conn : NULL;
-    }
-    return NULL;
+    struct tcp_peer *peer = peer_of_greeting(queue, greeting->token, stranger->fd);
+    if (!peer || !greeting_proves(stranger->bytes, peer->rx_token, peer->tx_token) ||
+        greeting->path >= peer->path_count)
+        return NULL;
+    struct tcp_conn *conn = &peer->conns[greeting->path];
+    return greeting->generation > conn->generation ? conn : NULL;
 }
 
 /* Bytes of a greeting. */
@@ -245,7 +293,7 @@ static void hear_stranger(struct tcp_queue *queue, struct tcp_stranger *stranger
         stranger->got += (uint32_t)got;
     if (got > 0 && stranger->got < GREETING_BYTES)
         return;
-    struct tcp_conn *conn = got > 0 ? conn_of_greeting(queue, stranger->bytes, &greeting) : NULL;
+    struct tcp_conn *conn = got > 0 ? conn_of_greeting(queue, stranger, &greeting) : NULL;
     if (!conn) {
         COUNT(queue->setup.counters, rx_strangers, 1);
         drop_stranger(queue, stranger);
@@ -258,6 +306,8 @@ static void hear_stranger(struct tcp_queue *queue, struct tcp_stranger *stranger
     stranger->fd = -1;
     queue->stranger_count--;
     set_options(conn, conn->fd);
+    if (conn->peer->nic)
+        keep_to_nic(queue, conn->peer, conn->fd);
     if (watch(queue, EPOLL_CTL_MOD, conn->fd, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, (uintptr_t)conn))
         come_up(queue, conn);
     else

@@ -74,7 +74,7 @@ static ssize_t read_some(struct tcp_queue *queue, struct tcp_conn *conn, struct 
     else if (errno == EAGAIN || errno == ENOMEM || errno == ENOBUFS)
         conn->readable = false;
     else
-        tcp_break(queue, conn, strerror(errno));
+        tcp_break_of(queue, conn, errno);
     return -1;
 }
 
@@ -266,6 +266,16 @@ static unsigned read_conn(struct tcp_queue *queue, struct tcp_conn *conn, struct
     return 0;
 }
 
+static void count_read(struct tcp_queue *queue, const struct tcp_conn *conn, const struct nic_rx *rx, unsigned count)
+{
+    struct nic_end_counters *end = tcp_end_of(queue, conn->peer);
+    if (!end)
+        return;
+    COUNT(end, rx_datagrams, count);
+    for (unsigned i = 0; i < count; i++)
+        COUNT(end, rx_bytes, rx[i].length);
+}
+
 /*
  * Whether to ask the kernel, which is a system call. The rounds of a queue beside another are that one's: without
  * connections it is hardly looked at, and where these have been calm for long, now and then and after each sleep.
@@ -299,7 +309,9 @@ unsigned tcp_poll(struct nic_queue *base, struct nic_rx *out, unsigned max)
             break; /* one turn each: what a connection has handed out stays until the next poll() */
         conn->turn = queue->turn;
         queue_remove(&queue->ready, &conn->ready);
-        count += read_conn(queue, conn, out + count, max - count);
+        unsigned read = read_conn(queue, conn, out + count, max - count);
+        count_read(queue, conn, out + count, read);
+        count += read;
         if (has_more(conn))
             queue_append(&queue->ready, &conn->ready);
     }

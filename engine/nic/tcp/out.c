@@ -36,7 +36,10 @@ static ssize_t write_some(struct tcp_queue *queue, struct tcp_conn *conn, struct
         COUNT(queue->setup.counters, tx_syscalls, 1);
     } while (taken < 0 && errno == EINTR);
     if (taken >= 0) {
+        struct nic_end_counters *end = tcp_end_of(queue, conn->peer);
         COUNT(queue->setup.counters, tx_bytes, (uint64_t)taken);
+        if (end)
+            COUNT(end, tx_bytes, (uint64_t)taken);
         tcp_look_for_loss(queue, conn, (size_t)taken);
         return taken;
     }
@@ -46,7 +49,7 @@ static ssize_t write_some(struct tcp_queue *queue, struct tcp_conn *conn, struct
             write_later(queue, conn);
         return 0;
     }
-    tcp_break(queue, conn, strerror(errno));
+    tcp_break_of(queue, conn, errno);
     return -1;
 }
 
@@ -109,6 +112,15 @@ void tcp_write_on(struct tcp_queue *queue, struct tcp_conn *conn)
     }
 }
 
+/* Counts records that are sent, or takes back what the kernel has refused. */
+static void count_records(struct tcp_queue *queue, const struct tcp_conn *conn, uint64_t records)
+{
+    struct nic_end_counters *end = tcp_end_of(queue, conn->peer);
+    COUNT(queue->setup.counters, tx_datagrams, records);
+    if (end)
+        COUNT(end, tx_datagrams, records);
+}
+
 /* Appends a record to what waits: its prefix and the first bytes stand in `head`, the rest at `body`. */
 static void hold(struct tcp_queue *queue, struct tcp_conn *conn, uint8_t *head, uint32_t head_bytes,
                  const uint8_t *body, uint32_t body_bytes)
@@ -120,7 +132,7 @@ static void hold(struct tcp_queue *queue, struct tcp_conn *conn, uint8_t *head, 
     queue->held_records++;
     queue->held_bytes += head_bytes + body_bytes;
     queue->held_by = conn;
-    COUNT(queue->setup.counters, tx_datagrams, 1);
+    count_records(queue, conn, 1);
 }
 
 /* The payload of a bulk descriptor where the CPU can read it, from datagram 0 on. NULL: no memory to gather it. */
@@ -194,7 +206,7 @@ bool tcp_send(struct nic_queue *base, const struct tx_desc *desc)
     queue->held_records = queue->iovec_count = queue->held_bytes = 0;
     ssize_t taken = write_some(queue, conn, queue->iovecs, count);
     if (taken == 0 && held_before == 0) { /* nothing of it has left */
-        COUNT(queue->setup.counters, tx_datagrams, -(uint64_t)datagrams);
+        count_records(queue, conn, -(uint64_t)datagrams);
         return refuse(conn);
     }
     if (taken >= 0 && (size_t)taken < total)

@@ -27,13 +27,47 @@ static const uint64_t RX_BYTES = UINT64_C(1) << 40;
 
 /* ---- the backend ----------------------------------------------------------------------------- */
 
+static unsigned tcp_ends_list(const struct nic *nic, struct nic_end out[NIC_ENDS_MAX])
+{
+    return udp_end_ops.list(nic, out);
+}
+
+static int tcp_ends_holder(const struct nic *nic, const union nic_address *address)
+{
+    return udp_end_ops.holder(nic, address);
+}
+
+static int tcp_ends_device(const struct nic *nic, unsigned end)
+{
+    return udp_end_ops.device(nic, end);
+}
+
+static bool tcp_ends_up(const struct nic *nic, unsigned end)
+{
+    return udp_end_ops.up(nic, end);
+}
+
+/* A NIC that fails shows in its connections. */
+static bool tcp_ends_event(struct nic_queue *queue, struct nic_end_event *out)
+{
+    (void)queue, (void)out;
+    return false;
+}
+
+static const struct nic_end_ops tcp_end_ops = {.list = tcp_ends_list,
+                                               .holder = tcp_ends_holder,
+                                               .device = tcp_ends_device,
+                                               .up = tcp_ends_up,
+                                               .event = tcp_ends_event};
+
 static int tcp_open(const struct params *params, struct nic **out)
 {
     int status = udp_device_ops.open(params, out);
     if (status != 0)
         return status;
     (*out)->ops = &tcp_device_ops;
-    (*out)->ends = NULL; /* the kernel's routes choose among several */
+    if ((*out)->ends)
+        (*out)->ends = &tcp_end_ops;
     (*out)->caps = (struct nic_caps){
         .reliable = true, .in_order = true, .lendable = true, .room_wakes = true, .close_in_child = true};
     return 0;
@@ -297,6 +331,9 @@ static int tcp_peer_add(struct nic_queue *base, const struct nic_host *host, con
     peer->address = host->address;
     peer->path_count = count;
     peer->traffic_class = host->traffic_class;
+    peer->local = host->local;
+    peer->nic = host->nic;
+    set_port(&peer->local, (uint8_t[2]){0});
     set_port(&peer->address, address->bytes + 1);
     for (uint16_t i = 0; i < count; i++)
         peer->conns[i] = (struct tcp_conn){.peer = peer, .fd = -1, .path = i, .act_ns = UINT64_MAX};
@@ -319,6 +356,7 @@ static void tcp_introduce(struct nic_queue *base, uint32_t destination, const st
     struct tcp_peer *peer = tcp_peer_of(queue, destination);
     peer->flow = flow->flow;
     peer->rail = flow->rail;
+    peer->rails = flow->rails;
     peer->patience_ms = flow->patience_ms;
     peer->beside = flow->beside;
     peer->dials = flow->dials;

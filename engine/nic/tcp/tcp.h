@@ -100,10 +100,12 @@ struct tcp_peer {
     bool complained;      /* a failure has been logged, */
     bool despaired;       /* and that nobody answers */
     struct flow *flow;    /* NULL: not introduced yet */
-    uint8_t rail;         /* of the flow */
+    uint8_t rail, rails;  /* of the flow, and how many it has */
     uint64_t patience_ms; /* and the rest of nic_flow */
     bool beside;
     union nic_address address; /* with the port of its queue */
+    union nic_address local;   /* ours that its connections have, */
+    unsigned nic;              /* and the NIC that they go through, as in nic_host; 0: the routes decide both */
     uint64_t rx_token, tx_token;
     uint16_t path_count;
     uint8_t traffic_class; /* as in nic_host */
@@ -170,6 +172,12 @@ static inline struct tcp_conn *tcp_conn_of(const struct tcp_queue *queue, uint32
     return path < peer->path_count ? &peer->conns[path] : NULL;
 }
 
+/* What goes over the NIC of a peer's rail is counted here; NULL: the routes choose. */
+static inline struct nic_end_counters *tcp_end_of(struct tcp_queue *queue, const struct tcp_peer *peer)
+{
+    return peer->nic ? &queue->base.ends[peer->nic - 1] : NULL;
+}
+
 /* The tables of a queue. */
 extern const struct nic_queue_ops tcp_queue_ops;
 extern const struct nic_datagram_ops tcp_datagram_ops;
@@ -191,6 +199,8 @@ void tcp_forget_out(struct tcp_queue *queue, struct tcp_conn *conn);
 void tcp_succeed(struct tcp_queue *queue, struct tcp_conn *conn);
 /* The connection is of no use any more: `why` is for the log. What was under way on it is lost. */
 void tcp_break(struct tcp_queue *queue, struct tcp_conn *conn, const char *why);
+/* The same, where the kernel says why (errno). */
+void tcp_break_of(struct tcp_queue *queue, struct tcp_conn *conn, int error);
 /* Closes it for good, with the peer's last bytes read, so that ours arrive. */
 void tcp_hang_up(struct tcp_queue *queue, struct tcp_conn *conn);
 /* Closes a descriptor that epoll watches. */

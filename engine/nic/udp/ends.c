@@ -235,7 +235,7 @@ static bool ends_event(struct nic_queue *base, struct nic_end_event *out)
     return false;
 }
 
-static const struct nic_end_ops udp_end_ops = {
+const struct nic_end_ops udp_end_ops = {
     .list = ends_list, .holder = ends_holder, .device = ends_device, .up = ends_up, .event = ends_event};
 
 void udp_choose_ends(struct udp_nic *nic)
