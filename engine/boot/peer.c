@@ -603,6 +603,9 @@ void peer_flow_lost_rail(struct peer_flow *flow, unsigned rail, bool lost)
     struct uccl_device device = {.name = "the kernel's route"};
     union nic_address address;
     char text[NETDEV_ADDRESS_TEXT];
+    const struct nic_queue *main = peer_queue(flow->peer, flow->thread);
+    if (lost && main->channel && !main->channel->swallowed(main, flow->setup.rails[rail].destination))
+        return; /* the peer has ended its connections */
     if (nic && lost)
         COUNT(&queue->ends[nic - 1], losses, 1);
     else if (nic)

@@ -379,6 +379,8 @@ struct nic_channel_ops {
      * Shortens the timeout to the time when it has in any case.
      */
     int (*watch)(struct nic_queue *queue, uint64_t *timeout_ns);
+    /* Whether paths to the destination broke last since nothing got through; else the peer has ended them. */
+    bool (*swallowed)(const struct nic_queue *queue, uint32_t destination);
 };
 
 /*

@@ -212,6 +212,7 @@ Test(tcp_connections, what_is_swallowed_takes_the_others_along, .timeout = 60)
         tcp_break_of(side->queue, &peer->conns[1], rows[i].error);
         for (unsigned path = 0; path < PATHS; path++)
             cr_assert_eq(peer->conns[path].state == TCP_UP, path != 1 && !rows[i].all, "row %u, path %u", i, path);
+        cr_assert_eq(tcp_channel_ops.swallowed(&side->queue->base, side->destination), rows[i].error != ECONNRESET);
         take_events(side);
         PUMP_UNTIL(pair, all_room(side) && all_room(&pair->sides[1]));
     }

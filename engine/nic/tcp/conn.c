@@ -142,6 +142,7 @@ void tcp_break(struct tcp_queue *queue, struct tcp_conn *conn, const char *why)
         COUNT(queue->setup.counters, tcp_broken, 1);
         complain_once(queue, conn, "the TCP connection", why);
         conn->broken_due = true;
+        conn->peer->swallowed = false;
         tcp_report(queue, conn);
     } else {
         complain_once(queue, conn, "the dialling", why);
@@ -166,6 +167,7 @@ void tcp_break_of(struct tcp_queue *queue, struct tcp_conn *conn, int error)
         if (peer->conns[i].state == TCP_UP)
             tcp_break(queue, &peer->conns[i], strerror(error));
     }
+    peer->swallowed = swallowed;
 }
 
 void tcp_hang_up(struct tcp_queue *queue, struct tcp_conn *conn)

@@ -388,6 +388,11 @@ static bool tcp_event(struct nic_queue *base, struct nic_channel_event *out)
     return true;
 }
 
+static bool tcp_swallowed(const struct nic_queue *queue, uint32_t destination)
+{
+    return tcp_peer_of(tcp_queue_of(queue), destination)->swallowed;
+}
+
 /* What a route takes does not change. */
 static bool tcp_follow(struct nic_queue *queue, uint32_t *destination, uint32_t *datagram_bytes)
 {
@@ -429,4 +434,5 @@ const struct nic_channel_ops tcp_channel_ops = {
     .introduce = tcp_introduce,
     .event = tcp_event,
     .watch = tcp_watch,
+    .swallowed = tcp_swallowed,
 };

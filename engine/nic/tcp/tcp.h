@@ -99,6 +99,7 @@ struct tcp_peer {
     bool dials;
     bool complained;      /* a failure has been logged, */
     bool despaired;       /* and that nobody answers */
+    bool swallowed;       /* why connections broke last: nothing got through */
     struct flow *flow;    /* NULL: not introduced yet */
     uint8_t rail, rails;  /* of the flow, and how many it has */
     uint64_t patience_ms; /* and the rest of nic_flow */
