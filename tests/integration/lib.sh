@@ -102,18 +102,17 @@ finish() {
 start() {
     local name=$1
     shift
-    "$@" >"$WORK/$name.log" 2>&1 </dev/null 8>&- 9>&- &
+    "$@" >"$WORK/$name.log" 2>&1 </dev/null 9>&- &
     PID=$!
     started+=("$PID")
 }
 
 # nap: a moment between two looks, each time a little longer up to 30 ms, by the caller's `naps`: most that is
-# waited for is there soon. Nothing is ever written to descriptor 8: to wait for it starts no process
-mkfifo "$WORK/nothing" && exec 8<>"$WORK/nothing"
+# waited for is there soon. Not `read -t`: bash 5.2 sets a random signal mask where that time is over before it reads, as
+# on a busy machine; then it hears of no child's end any more, and its children hear of no signal
 nap() {
     naps=$((naps < 3 ? naps + 1 : 3))
-    read -rt 0.0$naps -u 8
-    return 0
+    sleep 0.0$naps
 }
 
 # ended PID SECONDS: waits for its end and leaves its exit status in STATUS; kills it when too slow
