@@ -8,6 +8,7 @@
  *
  * Steps, in order:  send:N  recv:N   post a message or receive of N bytes
  *                   wait  wait=E     wait for the oldest request; E: its status must be that name
+ *                   cancel           cancel the oldest request; wait for it all the same
  *                   pause:MS         do nothing
  *                   until:FILE       do nothing before there is such a file
  *                   reach:NAME=N     do nothing before that counter of the engine is N
@@ -217,6 +218,8 @@ static int step(struct endpoint *e, const char *text)
         return post(e, 1, number);
     if (strcmp(text, "wait") == 0 || strncmp(text, "wait=", 5) == 0)
         return wait_oldest(e, value ? value + 1 : NULL);
+    if (strcmp(text, "cancel") == 0)
+        return report(text, e->first < e->count ? uccl_cancel(e->posted[e->first].request) : UCCL_EINVAL);
     if (strncmp(text, "pause:", 6) == 0) {
         pause_ms(number);
         return 0;

@@ -7,7 +7,7 @@
 # Software emulation moves about ten megabytes a second: every check moves a few.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/../integration/lib.sh"
-plan 115 81
+plan 133 81
 [ "${VM_ONLY:-*}" = "*" ] || planned=
 
 link=$SOURCE/tests/vm/link.sh
@@ -17,7 +17,7 @@ checks=$(wc -l <$done_before)
 PAIR_LIMIT_S=240 LISTEN_LIMIT_S=60 UNEQUAL=0
 
 # Left out with TEST_SHORT=1: what a harder check contains, and on RC and UD what no kind of queue pair changes
-repetitions=("*: sizes, 0.1% loss" "*: NCCL's LL, GPUs look" "*: from GPU to GPU" "*: one-sided, notify"
+repetitions=("*: two ports, *" "*: one port against two" "*: sizes, 0.1% loss" "*: NCCL's LL, GPUs look" "*: from GPU to GPU" "*: one-sided, notify"
     "uc: sizes, 1% loss" "ud: one-sided, write" "ud: one-sided, read")
 for other in rc ud; do
     repetitions+=("$other: NCCL's all-reduce" "$other: from GPU to host and back" "$other: one-sided, notify, 1% loss"
@@ -252,10 +252,11 @@ sent() { cat "/sys/class/net/$1/statistics/tx_bytes"; }
 # carries DEVICE BYTES: it has sent more than that
 carries() { [ "$(sent "$1")" -gt "$2" ]; }
 
-# stream_over_two: two ports at each end, of which the first engine thread's own is v0 to v1. In the background
+# stream_over_two [PORTS]: two ports at each end, or PORTS at the receiver's, of which the first engine thread's own is
+# v0 to v1. In the background
 stream_over_two() {
     local from
-    SERVER_ENV+=(UCCL_IB_HCA==rxe1,=rxe3 UCCL_NUM_ENGINES=1) CLIENT_ENV+=(UCCL_IB_HCA==rxe0,=rxe2 UCCL_NUM_ENGINES=1)
+    SERVER_ENV+=(UCCL_IB_HCA="${1:-=rxe1,=rxe3}" UCCL_NUM_ENGINES=1) CLIENT_ENV+=(UCCL_IB_HCA==rxe0,=rxe2 UCCL_NUM_ENGINES=1)
     next_port
     start receiver env "${SERVER_ENV[@]}" "$BUILD/tests/steady" receive "$PORT"
     RECEIVER_PID=$PID
@@ -300,6 +301,123 @@ port_lost() {
     stream_ends || return 1
     read -r _ _ _ _ _ _ lost _ back _ <<<"$(grep '^messages' "$WORK/sender.log")"
     [ "$lost" -gt 0 ] && [ "$back" -gt 0 ]
+}
+
+# Both ports carry the stream
+over_both() {
+    local from
+    stream_over_two || return 1
+    from=$(sent v2)
+    until_true 20 carries v2 $((from + 1000000)) || { echo "the second port carries nothing" && return 1; }
+}
+
+# goes_on: what is sent after this moment arrives
+goes_on() {
+    local from
+    from=$(($(sent v0) + $(sent v2)))
+    until_true 30 eval "[ \$((\$(sent v0) + \$(sent v2))) -gt $((from + 3000000)) ]" || { echo "nothing moves" && return 1; }
+}
+
+# refused PID NAME: it ends by itself, with an error
+refused() {
+    ended "$1" 40 && [ "$STATUS" = 1 ] || { echo "$2: $STATUS" && return 1; }
+}
+
+# two_killed sender|receiver: while both ports carry; the other end says so
+two_killed() {
+    local victim survivor
+    over_both || return 1
+    victim=$RECEIVER_PID survivor=$SENDER_PID
+    [ "$1" = receiver ] || { victim=$SENDER_PID survivor=$RECEIVER_PID; }
+    kill -KILL "$victim"
+    ended "$victim" 5
+    refused "$survivor" survivor
+}
+
+# two_stopped SECONDS: one end stops while both ports carry, and goes on
+two_stopped() {
+    over_both || return 1
+    kill -STOP "$RECEIVER_PID"
+    sleep "$1"
+    kill -CONT "$RECEIVER_PID"
+}
+
+stopped_for_a_while() {
+    two_stopped 3 && goes_on && stream_ends
+}
+
+# For longer than the other end waits. Each says that the connection is over
+stopped_for_too_long() {
+    two_stopped 12 || return 1
+    refused "$SENDER_PID" sender && refused "$RECEIVER_PID" receiver
+}
+
+# One port after the other is down, at this end and at that one, and never both for long
+crosswise() {
+    local device
+    over_both || return 1
+    for device in v0 v3 v1 v2 v0 v3; do
+        "$link" down "$device"
+        sleep 0.7
+        "$link" up "$device"
+        sleep 0.3
+    done
+    goes_on && stream_ends
+}
+
+# A port goes down, and before anybody can have noticed the connection is closed
+closed_while_down() {
+    over_both || return 1
+    "$link" down v0
+    stream_ends
+    local result=$?
+    "$link" up v0
+    return "$result"
+}
+
+# A receive is cancelled while the port over which it is being written is down. When that is back, nobody writes
+# to its buffer
+cancelled_while_down() {
+    local server client
+    rm -f "$WORK/down" "$WORK/over"
+    next_port
+    SERVER_ENV+=(UCCL_IB_HCA==rxe1,=rxe3) CLIENT_ENV+=(UCCL_IB_HCA==rxe0,=rxe2)
+    start server env "${SERVER_ENV[@]}" "$ENDPOINT" listen "$PORT" recv:100000 wait recv:100000000 until:"$WORK/down" \
+        cancel wait=UCCL_ECANCELED keep:"$WORK/over" recv:100000 wait
+    server=$PID
+    wait_listening "$server" "$PORT" || { echo "the server does not listen" && return 1; }
+    start client env "${CLIENT_ENV[@]}" "$ENDPOINT" connect 10.0.0.2 "$PORT" send:100000 wait reach:qps_up=2 \
+        send:100000000 wait=UCCL_ECANCELED until:"$WORK/over" send:100000 wait
+    client=$PID
+    moving 4000000 || { echo "nothing moves" && return 1; }
+    "$link" down v0
+    : >"$WORK/down"
+    until_true 30 said server 'receive 1:' >/dev/null || { echo "the receive does not end" && "$link" up v0 && return 1; }
+    "$link" up v0
+    sleep 2
+    : >"$WORK/over"
+    ended "$server" 60 && [ "$STATUS" = 0 ] || { echo "server: $STATUS" && return 1; }
+    ended "$client" 60 && [ "$STATUS" = 0 ] || { echo "client: $STATUS" && return 1; }
+}
+
+# An end with one port, and one with two
+unequal_ports() {
+    local from
+    stream_over_two "=rxe1" || return 1
+    goes_on && stream_ends
+}
+
+# When the port is back there is no descriptor to be had
+no_descriptors() {
+    local pid
+    over_both || return 1
+    for pid in "$SENDER_PID" "$RECEIVER_PID"; do
+        prlimit --pid "$pid" --nofile="$(find "/proc/$pid/fd" -mindepth 1 | wc -l)" || return 1
+    done
+    "$link" down v0
+    sleep 1
+    "$link" up v0
+    goes_on && stream_ends
 }
 
 # with_mtu BYTES COMMAND...
@@ -386,5 +504,19 @@ for kind in "${kinds[@]}"; do
     use "$kind" UCCL_DEAD_PEER_MS=4000
     guest "$kind: killed server" killed server
     guest "$kind: killed client" killed client
+    [ "$kind" = ud ] && continue # there the engine retransmits everything, and no buffer is written by itself
+    attack() {
+        use "$kind" ${3:+"$3"}
+        guest "$kind: $1" $2
+    }
+    attack "two ports, killed sender" "two_killed sender" UCCL_DEAD_PEER_MS=4000
+    attack "two ports, killed receiver" "two_killed receiver" UCCL_DEAD_PEER_MS=4000
+    attack "two ports, an end stops for a while" stopped_for_a_while
+    attack "two ports, an end stops for too long" stopped_for_too_long UCCL_DEAD_PEER_MS=4000
+    attack "two ports, one after the other down" crosswise
+    attack "two ports, a close while one is down" closed_while_down
+    attack "two ports, a cancel while one is down" cancelled_while_down
+    attack "one port against two" unequal_ports
+    attack "two ports, no descriptors when one is back" no_descriptors
 done
 finish
