@@ -82,13 +82,11 @@ const void *payload_piece_at(const struct core_msg *msg, uint64_t offset, size_t
     return at;
 }
 
-void payload_reach(struct uccl_request *request, const struct nic_mr *nic_mr, const struct request_pairs *pairs)
+void payload_name_keys(struct uccl_request *request, const struct request_pairs *pairs)
 {
     struct core_msg *msg = &request->msg;
-    msg->placeable = 0;
-    request->nic_mr = nic_mr;
-    for (unsigned i = 0; nic_mr && i < pairs->count; i++) {
-        const struct nic_mr *mr = &nic_mr[pairs->nics[i]];
+    for (unsigned i = 0; i < pairs->count; i++) {
+        const struct nic_mr *mr = &request->nic_mr[pairs->nics[i]];
         msg->placeable |= (uint8_t)((mr->handle != NULL) << i);
         msg->grant_keys[i] = mr->remote_key;
     }

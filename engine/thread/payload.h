@@ -8,11 +8,7 @@
 #ifndef UCCL_PAYLOAD_H
 #define UCCL_PAYLOAD_H
 
-#include "core/core.h"
-
-struct nic_mr;
-struct request_pairs;
-struct uccl_request;
+#include "request/request.h"
 
 enum { PAYLOAD_PIECES_MAX = 256 };
 
@@ -28,11 +24,21 @@ struct payload_pieces {
 /* NULL: no memory. */
 struct payload_pieces *payload_pieces_new(unsigned count);
 
+/* Which NICs reach the buffer, by its registrations in `nic_mr`. */
+void payload_name_keys(struct uccl_request *request, const struct request_pairs *pairs);
+
 /*
  * Notes which NICs reach the buffer of a message, by its registrations with all NICs (NULL: none reaches it), if its
  * connection places over these pairs.
  */
-void payload_reach(struct uccl_request *request, const struct nic_mr *nic_mr, const struct request_pairs *pairs);
+static inline void payload_reach(struct uccl_request *request, const struct nic_mr *nic_mr,
+                                 const struct request_pairs *pairs)
+{
+    request->msg.placeable = 0;
+    request->nic_mr = nic_mr;
+    if (nic_mr)
+        payload_name_keys(request, pairs);
+}
 
 /* Makes the copies that a core call has produced (the contract in core.h). */
 void payload_copies(struct core *core);
