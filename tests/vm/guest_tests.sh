@@ -262,7 +262,7 @@ stream_over_two() {
     RECEIVER_PID=$PID
     wait_listening "$RECEIVER_PID" "$PORT" || { echo "the receiver does not listen" && return 1; }
     from=$(sent v0)
-    start sender env "${CLIENT_ENV[@]}" "$BUILD/tests/steady" send 10.0.0.2 "$PORT" 200 262144 4
+    start sender env "${CLIENT_ENV[@]}" "$BUILD/tests/steady" send 10.0.0.2 "$PORT" 900 262144 4
     SENDER_PID=$PID
     until_true 60 carries v0 $((from + 2000000)) || { echo "nothing moves" && return 1; }
 }
