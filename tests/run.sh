@@ -54,7 +54,7 @@ arm64        (.ci/run, or when named) cross-compiled and emulated: the fuzzers' 
 vm           (.ci/run, or when named) verbs on the kernel's soft-RoCE, in a QEMU guest; all checks when named; VM_KDIR: a kernel
 rails        (only when named) two NICs: what they carry together, and 20 cuts of one; takes two minutes and a quiet machine
 mutants      (only when named) for a minute and a half, whether tests notice what was broken in files that have changed of late
-tcp          (only when named) integration's exchanges, addresses and killed peers over TCP instead of UDP
+tcp          (only when named) integration's exchanges, addresses, killed peers and cut NICs over TCP instead of UDP
 EOF
 }
 

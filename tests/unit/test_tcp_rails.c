@@ -87,8 +87,11 @@ Test(tcp_rails, each_connection_has_the_addresses_of_its_rail, .timeout = 60)
         destinations[0][i] = add_rail(&pair->sides[0], &pair->sides[1], i, i);
     for (unsigned rail = 0; rail < RAILS; rail++) {
         uint64_t until_ns = now_ns() + UINT64_C(10000000000);
-        while (!(are_up(&pair->sides[0], destinations[0][rail]) & are_up(&pair->sides[1], destinations[1][rail])))
+        for (unsigned up = 0; up < 2;) {
+            up = are_up(&pair->sides[0], destinations[0][rail]);
+            up += are_up(&pair->sides[1], destinations[1][rail]);
             cr_assert_lt(now_ns(), until_ns, "rail %u", rail);
+        }
         for (unsigned side = 0; side < 2; side++)
             for (uint16_t path = 0; path < PATHS; path++) {
                 int fd = tcp_conn_of(pair->sides[side].queue, destinations[side][rail], path)->fd;
