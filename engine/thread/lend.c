@@ -17,6 +17,8 @@ enum {
     LEASE_MIN_NS = 50 * NS_PER_US,
     LEASE_MAX_NS = 2000 * NS_PER_US,
     ASK_NS = 1000 * NS_PER_US, /* how long a borrower waits for an answer before it asks again */
+    YIELD_ALONE_NS = 1000,     /* a yield that takes less has found nobody who waits for this core */
+    YIELD_EVERY = 8,           /* polls, then, until the next yield */
     NAP_NS = 50 * NS_PER_US,   /* the longest sleep while the owner must poll: for copies, flushes, and room in the full
                              ring   of another thread */
 };
@@ -29,11 +31,20 @@ static inline bool may_lend(struct engine_thread *thread)
 
 /* ---- sleeping -------------------------------------------------------------------------------- */
 
-/* Pauses between polls that found no work. Where cores are few, the awaited peer may need this very core. */
-static inline void relax(const struct engine_thread *thread)
+/*
+ * Pauses between polls that found no work; `now_ns`: the time. Where cores are few, the awaited peer may need this very
+ * core, so the owner yields it. That takes as long as a poll does. While nobody else wants the core, it yields seldom.
+ */
+static inline void relax(struct engine_thread *thread, uint64_t now_ns)
 {
     if (thread->lend) {
+        if (thread->polls_alone > 0) {
+            thread->polls_alone--;
+            return;
+        }
         sched_yield();
+        if (clock_now_ns() - now_ns < YIELD_ALONE_NS)
+            thread->polls_alone = YIELD_EVERY - 1;
         return;
     }
 #if defined(__x86_64__)
@@ -147,7 +158,7 @@ void lend_serve(struct engine_thread *thread)
         if (idle_since_ns == 0)
             idle_since_ns = now_ns;
         if (now_ns - idle_since_ns < spin_ns) {
-            relax(thread);
+            relax(thread, now_ns);
             continue;
         }
         if (!sleep_in_nic(thread, THREAD_RUNS, THREAD_SLEEPS, NULL, 0, UINT64_MAX))
@@ -233,7 +244,7 @@ static void drive(struct engine_thread *thread, const _Atomic uint32_t *word, ui
         if (idle_since_ns == 0)
             idle_since_ns = now_ns;
         if (now_ns - idle_since_ns < spin_ns)
-            relax(thread);
+            relax(thread, now_ns);
         else if (atomic_load(&thread->in_nic))
             await_empty_nic(thread);
         else
@@ -286,7 +297,7 @@ bool thread_wait(struct engine_thread *thread, const _Atomic uint32_t *word, uin
         } else if (may_lend(thread) && atomic_load(&thread->owner) <= OWNER_NONE) {
             continue; /* the owner has just changed */
         } else if (now_ns < spin_until_ns) {
-            relax(thread);
+            relax(thread, now_ns);
         } else {
             wait_for_completion(thread, word, value, deadline_ns == UINT64_MAX ? UINT64_MAX : deadline_ns - now_ns);
         }

@@ -309,6 +309,9 @@ bool loop_round(struct engine_thread *thread)
         stripe_retry(thread);
     /* commands first: a part must be known before the bytes that it allows arrive */
     bool busy = take_commands(thread);
+    /* what was posted leaves first: looking for what has arrived is a system call that may find nothing */
+    if (busy && !thread->places)
+        loop_transmit(thread);
     busy |= receive(thread, &drained);
     struct nic_queue *channels = thread->queue->channel ? thread->queue : thread->queue->beside;
     if (channels)

@@ -91,6 +91,7 @@ struct engine_thread {
     struct one_request *ones_free;
     bool ended_some;         /* requests have ended since waiters were told */
     unsigned timers_put_off; /* rounds since the NIC was last drained */
+    unsigned polls_alone;    /* polls without work to come before the owner yields its core again (lend.c) */
 };
 
 /* For core_waited(): how long ago the NIC had something, since `at_ns`; 0: unknown. */

@@ -393,7 +393,7 @@ int sim_nanosleep(const struct timespec *duration, struct timespec *rest)
 
 int sim_sched_yield(void)
 {
-    machine_sleep(machine_random(1000));
+    machine_sleep(machine_random(2000)); /* as long as a yield takes with and without others */
     return 0;
 }
 

@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a round of an engine thread does first, and what a borrower does between rounds that found no work: on a NIC
+ * that has nothing, with sched_yield() as long as the test says.
+ */
+#include "../param_defaults.h"
+#include "base/clock.h"
+#include "thread/thread.h"
+
+#include <criterion/criterion.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+enum { TIMEOUT_S = 10 };
+
+static struct engine_thread thread;
+static struct params params;
+static _Atomic uint32_t armed;
+
+/* What came first in the round of a command. */
+static _Atomic enum { NOTHING, COMMAND_TAKEN, SENT_FIRST, LOOKED_FIRST } order;
+
+/* ---- a NIC that has nothing ------------------------------------------------------------------ */
+
+static struct nic_queue queue;
+static int wake_fd;
+
+static void idle_close(struct nic_queue *of)
+{
+    (void)of;
+    close(wake_fd);
+}
+
+static void idle_wait(struct nic_queue *of, int beside_fd, uint64_t timeout_ns)
+{
+    uint64_t wakes;
+    struct pollfd fd = {.fd = wake_fd, .events = POLLIN};
+    (void)of, (void)beside_fd;
+    if (poll(&fd, 1, timeout_ns < NS_PER_S ? (int)(timeout_ns / NS_PER_MS) + 1 : 1000) == 1)
+        cr_assert_eq(read(wake_fd, &wakes, sizeof wakes), (ssize_t)sizeof wakes);
+}
+
+static void idle_wake(struct nic_queue *of)
+{
+    uint64_t one = 1;
+    (void)of;
+    cr_assert_eq(write(wake_fd, &one, sizeof one), (ssize_t)sizeof one);
+}
+
+static unsigned idle_poll(struct nic_queue *from, struct nic_rx *out, unsigned max)
+{
+    (void)from, (void)out, (void)max;
+    if (order == COMMAND_TAKEN)
+        order = LOOKED_FIRST;
+    return 0;
+}
+
+static bool idle_follow(struct nic_queue *of, uint32_t *destination, uint32_t *datagram_bytes)
+{
+    (void)of, (void)destination, (void)datagram_bytes;
+    return false;
+}
+
+static const struct nic_queue_ops idle_ops = {.close = idle_close, .wait = idle_wait, .wake = idle_wake};
+static const struct nic_datagram_ops idle_datagram_ops = {.poll = idle_poll, .follow = idle_follow};
+
+static int idle_open(struct nic *of, const struct nic_queue_setup *setup, struct nic_queue **out)
+{
+    (void)setup;
+    wake_fd = eventfd(0, 0);
+    queue = (struct nic_queue){.nic = of, .ops = &idle_ops, .datagram = &idle_datagram_ops};
+    *out = &queue;
+    return UCCL_OK;
+}
+
+static const struct nic_device_ops idle_device_ops = {.queue_open = idle_open};
+static struct nic nic = {.ops = &idle_device_ops, .caps = {.lendable = true, .room_wakes = true}};
+
+/* ---- what the thread asks of others ---------------------------------------------------------- */
+
+bool __real_core_tx(struct core *core, struct tx_desc *desc, uint64_t now_ns);
+bool __wrap_core_tx(struct core *core, struct tx_desc *desc, uint64_t now_ns);
+bool __wrap_core_tx(struct core *core, struct tx_desc *desc, uint64_t now_ns)
+{
+    if (order == COMMAND_TAKEN)
+        order = SENT_FIRST;
+    return __real_core_tx(core, desc, now_ns);
+}
+
+static _Atomic unsigned yields;
+static _Atomic uint64_t yield_ns; /* how long others run then */
+
+int __wrap_sched_yield(void);
+int __wrap_sched_yield(void)
+{
+    uint64_t until_ns = clock_now_ns() + yield_ns;
+    while (clock_now_ns() < until_ns)
+        ;
+    yields++;
+    return 0;
+}
+
+static void ignore_event(void *context, const struct core_event *event)
+{
+    (void)context, (void)event;
+}
+
+static void start(bool lend, uint64_t spin_us)
+{
+    params = param_defaults();
+    params.spin_us = spin_us;
+    params.pin = false;
+    cr_assert_eq(thread_start(&thread, &(struct thread_setup){.params = &params,
+                                                              .nic = &nic,
+                                                              .lend = lend,
+                                                              .numa_node = -1,
+                                                              .event_fd = -1,
+                                                              .event_armed = &armed,
+                                                              .on_event = ignore_event}),
+                 UCCL_OK);
+}
+
+/* How many rounds without work there are for each time that a lent engine yields its core. */
+static unsigned rounds_per_yield(uint64_t others_ns)
+{
+    const _Atomic uint32_t word = 0;
+    yield_ns = others_ns;
+    start(true, 1000000);
+    unsigned yields_before = yields;
+    uint64_t before = thread.counters->rounds;
+    cr_assert(!thread_wait(&thread, &word, 0, clock_now_ns() + 20 * NS_PER_MS));
+    uint64_t rounds = thread.counters->rounds - before;
+    unsigned counted = yields - yields_before;
+    thread_stop(&thread);
+    thread_free(&thread);
+    cr_assert_gt(counted, 0);
+    return (unsigned)((rounds + counted / 2) / counted);
+}
+
+Test(turns, a_core_that_others_want_is_yielded_between_polls, .timeout = TIMEOUT_S)
+{
+    cr_assert_eq(rounds_per_yield(5000), 1);
+}
+
+Test(turns, a_core_that_nobody_wants_is_seldom_yielded, .timeout = TIMEOUT_S)
+{
+    cr_assert_geq(rounds_per_yield(0), 3);
+}
+
+static void note_command(struct engine_thread *of, void *argument)
+{
+    (void)of, (void)argument;
+    order = COMMAND_TAKEN;
+}
+
+Test(turns, sends_what_was_posted_before_it_looks_for_more, .timeout = TIMEOUT_S)
+{
+    start(false, 0);
+    thread_run(&thread, note_command, NULL);
+    thread_stop(&thread);
+    thread_free(&thread);
+    cr_assert_eq((int)order, SENT_FIRST);
+}
