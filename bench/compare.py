@@ -272,6 +272,18 @@ class UcclTcp(Uccl):
         return None
 
 
+class UcclTcpOne(UcclTcp):
+    """The same with one buffer on each side, as UCX's test and iperf3 have it."""
+
+    name = "p2p_bench, TCP, one buffer"
+
+    def run(self, env, *flags):
+        return super().run(env, "--buffers=1", *flags)
+
+    def latency(self, block):
+        return None
+
+
 class Raw(Tool):
     name = "raw UDP ceiling"
 
@@ -607,7 +619,7 @@ def print_rows(label, case, tools, results, reasons, key, better_is_less, calls)
 
 # what is measured together; the first is what the others are compared with
 GROUPS = {
-    "send": (Uccl, UcclTcp, Raw, RawTcp, RawTcpWarm, Ucx, Iperf, Mpi, Ofi),
+    "send": (Uccl, UcclTcp, UcclTcpOne, Raw, RawTcp, RawTcpWarm, Ucx, Iperf, Mpi, Ofi),
     "write": (UcclWrite, Uccl, UcxPut),
     "read": (UcclRead, Uccl, UcxGet),
 }
@@ -618,7 +630,7 @@ def compare_group(network, label, sizes, latency, group, options):
     tools = []
     for kind in GROUPS[group]:
         tool = kind(options, network)
-        if options.tools and not any(t in tool.name.lower() for t in options.tools) and (not isinstance(tool, Uccl) or kind is UcclTcp):
+        if options.tools and not any(t in tool.name.lower() for t in options.tools) and (not isinstance(tool, Uccl) or issubclass(kind, UcclTcp)):
             continue
         if kind is Raw and network.name == "loss1":
             continue # it does not repair

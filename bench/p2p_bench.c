@@ -32,8 +32,9 @@ struct options {
     struct tool_ends ends;
     unsigned size_count;
     uint64_t sizes[SIZES_MAX];
-    uint32_t window; /* 0: by message size */
-    uint64_t warmup; /* 0: a tenth of the time */
+    uint32_t window;  /* 0: by message size */
+    uint32_t buffers; /* that its messages take in turn; 0: one each */
+    uint64_t warmup;  /* 0: a tenth of the time */
     struct report_setup report;
     bool json;
     bool csv;
@@ -52,6 +53,7 @@ enum {
     KEY_LOCAL = 1000,
     KEY_SIZES,
     KEY_WINDOW,
+    KEY_BUFFERS,
     KEY_ITERATIONS,
     KEY_WARMUP,
     KEY_SECONDS,
@@ -86,6 +88,10 @@ static const struct argp_option option_rows[] = {
     {"iters", 0, NULL, OPTION_ALIAS, NULL, 0},
     {"warmup", KEY_WARMUP, "N", 0, "Messages before the clock starts; 0: a tenth of --seconds (default 0)", 2},
     {"window", KEY_WINDOW, "N", 0, "Messages outstanding; 0: about 8 MiB of them, 4 to 256 (default 0)", 2},
+    {"buffers", KEY_BUFFERS, "N", 0,
+     "Buffers on each side that the outstanding messages take in turn; 1: all use the same, which stays in the cache. "
+     "0: one each, as far as 128 MiB hold them (default 0)",
+     2},
     {"bi", KEY_BI, "BOOL", OPTION_ARG_OPTIONAL, "Both directions at once (default false: client to server)", 2},
     {"op", KEY_OP, "OP", 0,
      "send: sends and receives; write, read: the client writes to the server's memory or reads it (default send)", 2},
@@ -162,13 +168,14 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         parse_sizes(state, o, text);
         return 0;
     case KEY_WINDOW:
-        o->window = (uint32_t)tool_parse_number(state, "window", text, 0, WINDOW_MAX);
+    case KEY_BUFFERS:
+        *(key == KEY_WINDOW ? &o->window : &o->buffers) =
+            (uint32_t)tool_parse_number(state, key == KEY_WINDOW ? "window" : "buffers", text, 0, WINDOW_MAX);
         return 0;
     case KEY_ITERATIONS:
-        o->report.iterations = tool_parse_number(state, "iterations", text, 0, 1000000000000);
-        return 0;
     case KEY_WARMUP:
-        o->warmup = tool_parse_number(state, "warmup", text, 0, 1000000000000);
+        *(key == KEY_WARMUP ? &o->warmup : &o->report.iterations) =
+            tool_parse_number(state, key == KEY_WARMUP ? "warmup" : "iterations", text, 0, 1000000000000);
         return 0;
     case KEY_SECONDS:
         o->report.seconds = tool_parse_real(state, "seconds", text, 0.001, 86400);
@@ -207,10 +214,8 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         o->report.verify = tool_parse_bool(state, "verify", text) ? VERIFY_ALL : VERIFY_NONE;
         return 0;
     case KEY_JSON:
-        o->json = tool_parse_bool(state, "json", text);
-        return 0;
     case KEY_CSV:
-        o->csv = tool_parse_bool(state, "csv", text);
+        *(key == KEY_JSON ? &o->json : &o->csv) = tool_parse_bool(state, key == KEY_JSON ? "json" : "csv", text);
         return 0;
     case KEY_PLOT:
         o->plot = text;
@@ -263,7 +268,7 @@ static struct stream make_stream(struct side *side, const struct phase *phase, b
         .check = phase->check,
         .window = (uint32_t)phase->window,
         .group = 1,
-        .buffer_count = stream_buffers(stream_stride(phase->size), (uint32_t)phase->window, phase->check, side->memory),
+        .buffer_count = p2p_buffers(side, phase, stream_stride(phase->size)),
         .stride = stream_stride(phase->size),
         .region = sends ? &side->send_memory : &side->receive_memory,
         .buffers = sends ? side->send_memory.base : side->receive_memory.base,
@@ -599,7 +604,8 @@ static uint64_t measure(struct side *side, const struct options *o, unsigned ind
     uint32_t pieces = pieces_of(o, size), window = window_of(o, size);
     uint32_t fit = fitting_window(onesided_slot(size, pieces), window, side->memory);
     bool all = o->report.verify == VERIFY_ALL;
-    struct phase phase = {.size = size, .bi = o->report.bi, .op = o->report.op, .pieces = pieces};
+    struct phase phase = {
+        .size = size, .bi = o->report.bi, .op = o->report.op, .pieces = pieces, .buffers = o->buffers};
     struct both both;
     *row = (struct result){.size = size, .window = all ? fit : window, .pieces = pieces};
     if (o->report.verify != VERIFY_NONE) {

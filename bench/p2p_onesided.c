@@ -61,7 +61,7 @@ static struct stream make_stream(struct side *side, const struct phase *phase, b
         .check = phase->check,
         .window = (uint32_t)phase->window,
         .group = 1,
-        .buffer_count = stream_buffers(slot, (uint32_t)phase->window, phase->check, side->memory),
+        .buffer_count = p2p_buffers(side, phase, slot),
         .stride = slot,
         .region = region,
         .buffers = region->base,

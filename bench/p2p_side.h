@@ -22,8 +22,9 @@ struct phase {
     uint64_t limit_ns; /* time per sender; 0: no limit */
     uint64_t check;
     uint64_t bi;
-    uint64_t op;     /* enum stream_op */
-    uint64_t pieces; /* of a message that is written or read */
+    uint64_t op;      /* enum stream_op */
+    uint64_t pieces;  /* of a message that is written or read */
+    uint64_t buffers; /* that the outstanding messages take in turn; 0: one each. Checked messages have one each */
 };
 #define PHASE_FIELDS (sizeof(struct phase) / sizeof(uint64_t))
 
@@ -63,6 +64,13 @@ struct side {
     uccl_export *exports[3];                           /* of the two regions and the word */
     uccl_remote *peer_send, *peer_receive, *peer_word; /* the same of the peer */
 };
+
+/* How many slots of `slot` bytes a stream of this phase takes in turn. */
+static inline uint32_t p2p_buffers(const struct side *side, const struct phase *phase, uint64_t slot)
+{
+    uint32_t fit = stream_buffers(slot, (uint32_t)phase->window, phase->check, side->memory);
+    return phase->buffers != 0 && phase->buffers < fit && !phase->check ? (uint32_t)phase->buffers : fit;
+}
 
 /* After the regions have been made: exports them, and learns what the peer exports. Both sides call it. */
 void p2p_onesided_open(struct side *side);

@@ -141,7 +141,7 @@ enum tool_refusal { TOOL_OTHER_TOOL = 1, TOOL_OTHER_VERSION, TOOL_BAD_SETTING, T
 
 enum tool_id { TOOL_TRANSPORT_TEST = 1, TOOL_P2P_BENCH = 2 };
 
-enum { TOOL_VERSION = 3, TOOL_FIELDS = 14 };
+enum { TOOL_VERSION = 4, TOOL_FIELDS = 14 };
 
 struct tool_message {
     uint32_t kind;
