@@ -75,6 +75,8 @@ def cases(tests, suite, name, program):
         count = len(re.findall(r"^    \{\"", text_of(f"{tests}/nccl/calls.c").split("} CASES[] = {")[1], re.MULTILINE))
     elif suite == "nccl" and name.startswith("nccl_"):
         count = plan_of_script(f"{tests}/nccl/nccl.sh", name[len("nccl_"):])
+    elif suite == "tcp":
+        count = plan_of_script(f"{tests}/integration/{name[len('tcp-'):]}.sh")
     elif suite == "stress" or (suite == "mem" and name != "gpu"):
         name = "gpu_onesided" if name.startswith("gpu_onesided_") else name
         program, _, kind = name.partition("_failures_")
