@@ -199,10 +199,10 @@ check "port in use" port_in_use
 # a server on a free port, which it prints; its client has come before it, and has waited
 free_port() {
     start server "$TRANSPORT_TEST" --server --oobport=0
-    local server=$PID
+    local server=$PID port
     until_true 10 grep -q 'on TCP port' "$WORK/server.log" || return 1
-    PORT=$(sed -nE 's/.* on TCP port ([0-9]+)$/\1/p' "$WORK/server.log")
-    start client "$TRANSPORT_TEST" --serverip=127.0.0.1 --oobport="$PORT" --perftype=basic --iterations=2
+    port=$(sed -nE 's/.* on TCP port ([0-9]+)$/\1/p' "$WORK/server.log")
+    start client "$TRANSPORT_TEST" --serverip=127.0.0.1 --oobport="$port" --perftype=basic --iterations=2
     ended "$PID" 20 && [ "$STATUS" = 0 ] && ended "$server" 10 && [ "$STATUS" = 0 ]
 }
 check "--oobport=0" free_port
