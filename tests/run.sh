@@ -21,7 +21,7 @@ usage() {
     cat <<'EOF'
 usage: tests/run.sh [--list] [PART [option of PART...]]...
 
-Without PART runs house to model, in less than 15 minutes on two cores. With CI=true, as .ci/run sets it, arm64 and
+Without PART runs house to model, in about 15 minutes on two cores. With CI=true, as .ci/run sets it, arm64 and
 vm too, in less than half an hour; and a skip that tests/allowed-skips.txt does not list counts as a failure then.
 The last line is always "N passed, N failed, N skipped"; the exit status is 0 only when nothing failed. With options
 a part runs its program alone and shows what that prints: tests/run.sh sim --scenario burst --seeds 1000
