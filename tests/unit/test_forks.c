@@ -134,22 +134,28 @@ static unsigned open_files(void)
     return count;
 }
 
+/* A child that closes all that it has inherited; `files` are open then. */
+static void fork_one_that_closes(struct world *w, unsigned files)
+{
+    pid_t child = fork_in_peace();
+    if (child == 0) {
+        alarm(CHILD_S);
+        uccl_connect_cancel(&w->half_way);
+        CHILD_IS(uccl_close(w->engine), 0);
+        CHILD_IS(uccl_close(w->pair.engine[0]), 0);
+        CHILD_IS(uccl_close(w->pair.engine[1]), 0);
+        CHILD_IS((int)open_files(), (int)files);
+        _exit(0);
+    }
+    child_ends_well(child);
+}
+
 BOTH(forks, child_closes_what_it_inherited)
 {
     struct world w;
     unsigned before = open_files();
     world_open(&w, lend);
-    pid_t child = fork_in_peace();
-    if (child == 0) {
-        alarm(CHILD_S);
-        uccl_connect_cancel(&w.half_way);
-        CHILD_IS(uccl_close(w.engine), 0);
-        CHILD_IS(uccl_close(w.pair.engine[0]), 0);
-        CHILD_IS(uccl_close(w.pair.engine[1]), 0);
-        CHILD_IS((int)open_files(), (int)before);
-        _exit(0);
-    }
-    child_ends_well(child);
+    fork_one_that_closes(&w, before);
     parent_goes_on(&w);
 }
 
@@ -166,17 +172,7 @@ BOTH(forks, child_breaks_no_connection)
         cr_assert(now_ms() < end_ms);
     }
     uint64_t broken = counter_of(w.pair.engine[0], "tcp_broken") + counter_of(w.pair.engine[1], "tcp_broken");
-    pid_t child = fork_in_peace();
-    if (child == 0) {
-        alarm(CHILD_S);
-        uccl_connect_cancel(&w.half_way);
-        CHILD_IS(uccl_close(w.engine), 0);
-        CHILD_IS(uccl_close(w.pair.engine[0]), 0);
-        CHILD_IS(uccl_close(w.pair.engine[1]), 0);
-        CHILD_IS((int)open_files(), (int)before);
-        _exit(0);
-    }
-    child_ends_well(child);
+    fork_one_that_closes(&w, before);
     uint64_t bytes = counter_of(w.pair.engine[0], "tcp_bulk_bytes");
     exchange(w.pair.conn[0], w.pair.conn[1], LARGE, 1);
     cr_assert_gt(counter_of(w.pair.engine[0], "tcp_bulk_bytes"), bytes);
