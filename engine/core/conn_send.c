@@ -229,11 +229,14 @@ static void mark_delivered(struct conn *conn, uint64_t number)
         end_send(conn, msg, UCCL_OK);
 }
 
-/* Whether the peer can have this message: every byte of it was sent, or it was aborted here. */
+/*
+ * Whether the peer can have this message: every byte of it was sent, or it was aborted here. Of a striped one the other
+ * flows may have sent the rest before the owner has answered that no range is left.
+ */
 static bool deliverable(const struct conn *conn, uint64_t number)
 {
     const struct core_msg *msg = send_slot(conn, number)->msg;
-    return !msg || msg->state == MSG_SENT;
+    return !msg || msg->state == MSG_SENT || (msg->flags & MSG_ASKS && msg->end_bytes > 0);
 }
 
 uint64_t conn_credited(const struct conn *conn, const struct wire_credit *credit, uint64_t so_far)

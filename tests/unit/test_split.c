@@ -139,6 +139,24 @@ Test(split, delivered_before_it_was_sent, .init = setup)
     cr_assert_eq(duo_counters[0].rx_malformed, 1);
 }
 
+/* The peer has all bytes, and says so, before the owner has answered that no range is left. */
+Test(split, delivered_before_the_owner_has_answered, .init = setup)
+{
+    enum { TO = 10000 };
+    give(0, TO);
+    duo_transmit(0);
+    cr_assert(send->asks, "for its next range");
+    duo_deliver(0);
+    duo_events(1);
+    came_elsewhere(TO, SIZE);
+    core_msg_whole(duo_core[1], &recv->msg, SIZE, duo_now);
+    core_flush_acks(duo_core[1]);
+    duo_transmit(1);
+    duo_deliver(1);
+    cr_assert_eq(duo_counters[0].rx_malformed, 0);
+    assert_arrived_whole();
+}
+
 Test(split, it_ends_before, .init = setup)
 {
     core_cancel(duo_core[0], &send->msg, duo_now);
