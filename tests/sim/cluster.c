@@ -223,6 +223,15 @@ static void check_received(const struct node *node, const struct nic_sim_counts 
     }
 }
 
+/* No engine refuses a frame of an honest peer that came as it was sent, however late its own threads are. */
+static void check_understood(const struct node *node)
+{
+    const struct cluster_options *options = &cluster.options;
+    uint64_t malformed = counter(node, "rx_malformed");
+    if (malformed && !options->hostile && !options->fabric.corrupt_ppm && !options->fabric.truncate_ppm)
+        machine_fail("node %u refuses %llu frames of honest peers", node->index, (unsigned long long)malformed);
+}
+
 /* What the engine counted against what application and network saw. */
 static void check_counters(const struct node *node)
 {
@@ -237,6 +246,7 @@ static void check_counters(const struct node *node)
     check_equal(node, "tx_chunks", &sent->chunks);
     check_equal(node, "tx_placed", &sent->written);
     check_received(node, counts);
+    check_understood(node);
 }
 
 /* Every request is back in the pool. */

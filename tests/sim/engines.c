@@ -117,6 +117,8 @@ static void set_stripes(struct cluster_options *options, struct rng *rng)
     options->cancel_permille = rng_below(rng, 2) * 300;
     if (rng_below(rng, 2))
         options->nic.datagram_bytes = 8972;
+    if (rng_below(rng, 2))
+        options->preempt_ns = 1u << (14 + rng_below(rng, 8));
 }
 
 /* Commands between engine threads find full rings, and the threads are slow to empty them. */

@@ -375,6 +375,14 @@ void sim_step(void)
         machine_sleep(machine_random(process->preempt_ns));
 }
 
+void machine_system_call(uint32_t duration_ns)
+{
+    const struct process *process = machine.current->process;
+    machine_spend(duration_ns);
+    if (process->preempt_every && machine_random(CALLS_PER_PREEMPTION) == 0)
+        machine_sleep(machine_random(process->preempt_ns));
+}
+
 int sim_clock_gettime(clockid_t clock, struct timespec *out)
 {
     (void)clock;

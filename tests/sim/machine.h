@@ -16,6 +16,8 @@
 
 #include <stddef.h>
 
+enum { CALLS_PER_PREEMPTION = 8 };
+
 struct fiber;
 struct allocation;
 
@@ -89,6 +91,8 @@ bool machine_engine_thread(void);
 void machine_sleep(uint64_t duration_ns);
 /* Something takes so long: others may run meanwhile. */
 void machine_spend(uint32_t duration_ns);
+/* The same in a system call, where a busy machine often gives the core to others. */
+void machine_system_call(uint32_t duration_ns);
 /* Waits on `on` until machine_wake() or a true time. False: the time came. */
 bool machine_park(const void *on, uint64_t until_ns);
 /* Wakes up to `count` fibers that wait on `on`; returns how many. From anywhere. */

@@ -512,7 +512,7 @@ static unsigned sim_nic_flush(struct nic_queue *base)
 {
     struct sim_queue *queue = sim_queue_of(base);
     enter(queue, "flush");
-    machine_spend(SEND_NS);
+    machine_system_call(SEND_NS);
     leave(queue);
     return 0;
 }
@@ -633,7 +633,7 @@ static unsigned sim_nic_poll(struct nic_queue *base, struct nic_rx *out, unsigne
     unsigned count = 0;
     bool place = queue->nic->options.in_place;
     enter(queue, "poll");
-    machine_spend(POLL_NS);
+    machine_system_call(POLL_NS);
     while (queue->inbox && count < max && count < NIC_HELD_MAX) {
         struct held *held = &queue->held[count];
         if (held->packet)
