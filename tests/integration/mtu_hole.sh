@@ -66,7 +66,7 @@ soon() {
 # ends CLIENT_WARNINGS SERVER_WARNINGS: each side has warned so often when its searches are over
 ends() {
     local result=0
-    until_true 5 eval "[ \$(warnings client) = $1 ] && [ \$(warnings server) = $2 ]" || result=1
+    until_true 40 eval "[ \$(warnings client) = $1 ] && [ \$(warnings server) = $2 ]" || result=1
     sleep 0.3 # for one too many
     touch "$WORK/go"
     ended "$CLIENT" 20 && [ "$STATUS" = 0 ] || result=1
