@@ -22,9 +22,11 @@ static bool train_next_datagram(struct core *core, struct train *train)
     return true;
 }
 
+/* What finds no room goes with the next train, though the ack that it would have gone with leaves now. */
 static void put_ctrl(struct flow *flow, struct train *train)
 {
     struct conn *conn;
+    flow->ctrl_urgent = flow->ctrl.head != NULL;
     while ((conn = QUEUE_HOLDER(flow->ctrl.head, struct conn, ctrl))) {
         uint32_t room = train_room(train), frames_left = CORE_FRAMES_MAX - train->frames;
         if (room > frames_left * WIRE_FIN_BYTES)

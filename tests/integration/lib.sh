@@ -102,7 +102,8 @@ finish() {
 start() {
     local name=$1
     shift
-    "$@" >"$WORK/$name.log" 2>&1 </dev/null 9>&- &
+    : >"$WORK/$name.log" # now: who looks before the process runs must not see what one before it has printed
+    "$@" >>"$WORK/$name.log" 2>&1 </dev/null 9>&- &
     PID=$!
     started+=("$PID")
 }

@@ -310,6 +310,32 @@ Test(conn, credit_is_exhausted_and_comes_back)
     duo_assert_rest();
 }
 
+/* More connections owe credit than one datagram has room for, and nothing more comes of the peer. */
+Test(conn, credit_of_many_connections_leaves)
+{
+    enum { MANY = 200 };
+    struct conn *conns[2][MANY];
+    struct duo_request *sends[MANY], *recvs[MANY];
+    duo_open();
+    for (unsigned side = 0; side < 2; side++)
+        for (unsigned i = 0; i < MANY; i++)
+            conns[side][i] = core_conn_open(
+                duo_core[side], duo_zeroed(core_conn_size(&duo_params, &duo_setup[side])), duo_flow[side],
+                &duo_setup[side], 100 + 2 * i + side, 100 + 2 * i + !side, &duo_conn[side][0], duo_now);
+    for (unsigned i = 0; i < MANY; i++) {
+        duo_conn[1][0] = conns[1][i];
+        recvs[i] = duo_recv(1, 10);
+        duo_conn[0][0] = conns[0][i];
+        sends[i] = duo_send(0, 10);
+    }
+    duo_run(50 * MS);
+    for (unsigned i = 0; i < MANY; i++) {
+        duo_assert_ended(recvs[i], UCCL_OK, 10);
+        duo_assert_ended(sends[i], UCCL_OK, 10);
+    }
+    duo_assert_rest();
+}
+
 Test(conn, a_granted_message_needs_no_credit)
 {
     duo_defaults();
