@@ -4,7 +4,7 @@
 # small Meson project whose tests are shell scripts, counted by the functions of run.sh. TAP.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/integration/lib.sh"
-plan 36
+plan 39
 
 # What run.sh says of COMMAND..., which calls its functions: the status is that of run.sh
 run_sh() {
@@ -113,6 +113,35 @@ program_is counts 'echo "0 passed, 0 failed"'
 check "a program that counts to nothing" red 'ran 0' program part programs/counts
 program_is counts 'exit 0'
 check "a program that says nothing" red 'ended with 0' program part programs/counts
+
+# Of a long log often only the end is seen: it names all that failed.
+# ends_in LINE...: run.sh's last lines are these
+ends_in() {
+    tail -n $# "$WORK/said.log" | diff - <(printf '%s\n' "$@")
+}
+names_last() {
+    all_good
+    program_is script 'echo 1..2; echo "not ok 1 - one"; seq 50; echo "not ok 2 - two"; seq 50'
+    program_is corpus 'echo "not ok: scenario two, seed 1; replay: x"; seq 50; echo "2 passed, 1 failed"'
+    red '^  [|] 50' suites part build integration sim &&
+        ends_in '---- what failed' 'FAILED part/script/one' 'FAILED part/script/two' \
+            'FAILED part/corpus/scenario two, seed 1; replay: x' '11 passed, 3 failed, 0 skipped'
+}
+check "the last lines name what failed" names_last
+many_names() {
+    all_good
+    program_is script 'echo 1..40; for i in $(seq 40); do echo "not ok $i - check $i"; seq 50; done'
+    red '^  [|] 50' suites part build integration &&
+        ends_in 'FAILED part/script/check 30' 'and 11 more' '0 passed, 41 failed, 0 skipped'
+}
+check "of many failures 30, and how many more there are" many_names
+program_is counts 'echo "not ok wire: 0 executions"; seq 50; echo "3 passed, 1 failed"'
+name_of_program() {
+    red '^  [|] 50' program part programs/counts &&
+        ends_in '---- what failed' 'FAILED part: wire: 0 executions' '3 passed, 1 failed, 0 skipped'
+}
+check "what a program names is named" name_of_program
+all_good
 
 # a fuzzer that is not one
 mkdir -p "$FAKE/fuzz/tests"

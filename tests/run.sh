@@ -26,7 +26,7 @@ vm too, in less than half an hour; and a skip that tests/allowed-skips.txt does 
 The last line is always "N passed, N failed, N skipped"; the exit status is 0 only when nothing failed. With options
 a part runs its program alone and shows what that prints: tests/run.sh sim --scenario burst --seeds 1000
 
-What failed is told again in the end, with the last lines that it printed.
+What failed is told again in the end, with the last lines that it printed, and then once more by name alone.
 
 EOF
     list_parts
@@ -70,11 +70,14 @@ clean_up() {
 trap clean_up EXIT
 trap 'exit 130' INT TERM
 finish() {
-    local most=300 # lines: the end of a log is what is read
+    local lines=300 names=30 count
     if [ -s "$FAILURES" ]; then
-        echo "---- what failed"
-        head -n $most "$FAILURES" | cut -c 1-300
-        tail -n +$((most + 1)) "$FAILURES" | grep '^FAILED'
+        echo "---- what failed, and the last lines that it printed"
+        head -n $lines "$FAILURES" | cut -c 1-300
+        echo "---- what failed" # last: of a long log often only the end is seen
+        grep '^FAILED' "$FAILURES" | head -n $names | cut -c 1-150
+        count=$(grep -c '^FAILED' "$FAILURES")
+        [ "$count" -le $names ] || echo "and $((count - names)) more"
     fi
     echo "$passed passed, $failed failed, $skipped skipped"
     [ "$failed" -eq 0 ] && [ "$passed" -gt 0 ] && exit 0
@@ -216,7 +219,8 @@ program() {
     elif [ "$((p + f))" -eq 0 ] || { [ "${expected:-$((p + f))}" != "$((p + f))" ] && [ "$f" -eq 0 ]; }; then
         fail "$part: $* ran $p, its source says ${expected:-1 or more}"
     elif [ "$f" -gt 0 ]; then
-        { echo "FAILED $part: $*" && tail -n 20 "$log" | sed 's/^/  | /'; } >>"$FAILURES"
+        { sed -nE "s/^not ok[ :]+/FAILED $part: /Ip" "$log" | grep . || echo "FAILED $part: $*"; } >>"$FAILURES"
+        tail -n 20 "$log" | sed 's/^/  | /' >>"$FAILURES"
     fi
     rm -f "$log"
     passed=$((passed + ${p:-0})) failed=$((failed + ${f:-0}))

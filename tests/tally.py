@@ -22,6 +22,7 @@ import expected
 
 CASE = re.compile(r"^(not )?ok(?=\s|$)\s*\d*\s*-?\s*(.*?)\s*(?:\(\d+\.\d+s\))?\s*(?:#\s*(skip|todo)\b\s*(.*))?$", re.IGNORECASE)
 TOTAL = re.compile(r"^(\d+) passed, (\d+) failed$")
+BAD = re.compile(r"^not ok[ :]+(.*)$", re.MULTILINE)  # of a program with a TOTAL
 PLAN = re.compile(r"^1\.\.(\d+)\s*(?:#\s*skip\b\s*(.*))?", re.IGNORECASE)
 LOG_LINES = 200
 CASE_LINES = 40
@@ -41,7 +42,9 @@ def cases_of(test):
             outcome = "skip" if case[3] and case[3].lower() == "skip" else "fail" if case[1] else "pass"
             cases.append((outcome, case[2] or "?", case[4] or ""))
     if total:  # a program that ends with a count in place of a plan
-        cases = [("pass", "", "")] * int(total[1]) + [("fail", "see the log", "")] * int(total[2])
+        named = BAD.findall(output)
+        cases = [("pass", "", "")] * int(total[1])
+        cases += [("fail", named[i] if i < len(named) else "see the log", "") for i in range(int(total[2]))]
         planned = len(cases)
     if planned is None and not cases:  # not TAP
         outcome = {"OK": "pass", "SKIP": "skip", "EXPECTEDFAIL": "pass"}.get(result, "fail")
@@ -123,7 +126,7 @@ def main():
     for test in sorted(tests, key=lambda t: t["name"]):
         name = test["name"].split(" / ")[-1]
         count = {"pass": 0, "fail": 0, "skip": 0}
-        notes = []
+        notes, told = [], None
         for outcome, case, why in checked_cases_of(sources, suites, test):
             if outcome == "skip":
                 where = f"{part}/{name}/{case}"
@@ -136,7 +139,9 @@ def main():
             elif outcome == "fail":
                 where = f"{part}/{name}/{case}" + (f": {why}" if why else "")
                 notes.append(f"  FAILED {where}")
-                failed(where, own_lines(test, case))
+                lines = own_lines(test, case)
+                failed(where, lines if lines != told else ())  # once, where all that the test printed is told
+                told = lines
             count[outcome] += 1
         for outcome in total:
             total[outcome] += count[outcome]
