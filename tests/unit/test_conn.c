@@ -319,9 +319,9 @@ Test(conn, credit_of_many_connections_leaves)
     duo_open();
     for (unsigned side = 0; side < 2; side++)
         for (unsigned i = 0; i < MANY; i++)
-            conns[side][i] = core_conn_open(
-                duo_core[side], duo_zeroed(core_conn_size(&duo_params, &duo_setup[side])), duo_flow[side],
-                &duo_setup[side], 100 + 2 * i + side, 100 + 2 * i + !side, &duo_conn[side][0], duo_now);
+            conns[side][i] = core_conn_open(duo_core[side], duo_zeroed(core_conn_size(&duo_params, &duo_setup[side])),
+                                            duo_flow[side], &duo_setup[side], 100 + 2 * i + side, 100 + 2 * i + !side,
+                                            &duo_conn[side][0], duo_now);
     for (unsigned i = 0; i < MANY; i++) {
         duo_conn[1][0] = conns[1][i];
         recvs[i] = duo_recv(1, 10);
