@@ -431,6 +431,8 @@ Test(verbs_several, device_that_is_removed, .init = set_up_ends, .fini = close_e
     uint64_t begin_ms = verbs_now_ms();
     of[0]->ops->wait(of[0], -1, 30 * 1000000);
     cr_assert_geq(verbs_now_ms() - begin_ms, 29, "nothing keeps the thread awake");
+    cr_assert_eq(small_over(1, FIRST_RAIL), 0, "an ack would hold the peer at a way that nobody looks at");
+    cr_assert_eq(small_over(1, SECOND_RAIL), SECOND_RAIL + 1);
     struct nic_queue_address address;
     uint32_t destination, bytes;
     host.nic = 1;

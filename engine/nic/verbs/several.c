@@ -285,13 +285,32 @@ static unsigned several_flush(struct nic_queue *base)
     return lost;
 }
 
+/*
+ * Of a removed device nobody waits for datagrams, so what it still delivers is dropped. The ack of one, by another
+ * port, would hold the peer at this way, and each of its frames would lie here until something else wakes the thread.
+ */
+static unsigned drop_datagrams(struct verbs_queue *queue, struct nic_rx *rx, unsigned count)
+{
+    unsigned kept = 0;
+    for (unsigned i = 0; i < count; i++) {
+        if (rx[i].flow) /* the end of a data QP, which is drained */
+            rx[kept++] = rx[i];
+        else
+            verbs_release(&queue->base, &rx[i]);
+    }
+    return kept;
+}
+
 static unsigned several_poll(struct nic_queue *base, struct nic_rx *out, unsigned max)
 {
     struct verbs_several *several = several_of(base);
     unsigned count = 0;
     for (unsigned i = 0; i < several->count && count < max; i++) {
         unsigned port = (several->turn + i) % several->count;
-        unsigned got = verbs_poll(&several->of[port]->base, out + count, max - count);
+        struct verbs_queue *queue = several->of[port];
+        unsigned got = verbs_poll(&queue->base, out + count, max - count);
+        if (got > 0 && verbs_is_gone(queue->nic))
+            got = drop_datagrams(queue, out + count, got);
         for (; got > 0; got--, count++) {
             out[count].nic = (uint8_t)(port + 1);
             COUNT(&base->ends[port], rx_datagrams, 1);
