@@ -168,6 +168,17 @@ void judge_before(struct world *world, const struct end *end)
 
 /* ---- a run ----------------------------------------------------------------------------------- */
 
+/* No core refuses a frame that came as an honest peer sent it. */
+static void judge_understanding(const struct world *world)
+{
+    for (unsigned i = 0; i < 2; i++)
+        if (world->options->net[i].corrupt_ppm || world->options->net[i].truncate_ppm)
+            return;
+    for (unsigned i = 0; i < world->end_count; i++)
+        if (world->ends[i].counters.rx_malformed)
+            world_fail(world, "end %u refuses frames of honest peers", i);
+}
+
 void judge_run(const struct world *world)
 {
     const struct options *options = world->options;
@@ -183,6 +194,7 @@ void judge_run(const struct world *world)
                (double)(world->now_ns - world->start_ns) / 1e6,
                (double)(world->living_end_max_ns - world->start_ns) / 1e6);
     rails_judge_run(world);
+    judge_understanding(world);
     if (options->needless_permille && needless > SLACK + world->datagrams * options->needless_permille / 1000)
         world_fail(world, "%llu of %llu datagrams were repeated needlessly", (unsigned long long)needless,
                    (unsigned long long)world->datagrams);
