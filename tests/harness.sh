@@ -4,7 +4,7 @@
 # small Meson project whose tests are shell scripts, counted by the functions of run.sh. TAP.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/integration/lib.sh"
-plan 39
+plan 41
 
 # What run.sh says of COMMAND..., which calls its functions: the status is that of run.sh
 run_sh() {
@@ -174,6 +174,17 @@ fuzz_and_model() {
 }
 check "fuzz and model run beside the others" fuzz_and_model "4 passed, 0 failed, 0 skipped" :
 check "fuzz whose build fails" fuzz_and_model "2 passed, 1 failed, 0 skipped" 'fail "the build"; return 1'
+# the part sanitize, on the same build, which has nothing of mem and nccl: what computes runs beside the scripts
+ln -s build "$FAKE/build-asan"
+mkdir "$FAKE/tests/nccl" && : >"$FAKE/tests/nccl/nccl.sh"
+echo 'sanitize/*/absent' >"$FAKE/tests/allowed-skips.txt"
+sanitize() { "$@" eval 'declare -A chosen; beside build-asan nothing true; run_part sanitize'; }
+all_good
+GREEN=19 check "sanitize: both halves are counted" sanitize green
+program_is corpus 'echo "2 passed, 0 failed"'
+check "sanitize: what fails beside the scripts is told" sanitize red '^FAILED sanitize/corpus/'
+all_good
+
 
 # which parts run, and what is said of the others; .ci/run sets CI=true
 parts_of_ci() {

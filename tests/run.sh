@@ -174,9 +174,9 @@ build() {
     fi
 }
 
-# suites PART DIRECTORY SUITE... [-- meson test option...]
+# suites PART DIRECTORY SUITE... [-- meson test option...]; with logbase=NAME its logs are called that
 suites() {
-    local part=$1 directory=$2 names=() selected=() logs results output p f s
+    local part=$1 directory=$2 base=${logbase:-$1} names=() selected=() logs results output p f s
     shift 2
     while [ $# -gt 0 ] && [ "$1" != -- ]; do
         names+=("$1") selected+=(--suite "$1")
@@ -184,11 +184,11 @@ suites() {
     done
     [ $# -eq 0 ] || shift
     logs=$directory/meson-logs
-    rm -f "$logs/$part"*.json
-    meson test -C "$directory" --no-rebuild --logbase "$part" "${selected[@]}" "$@" >"$directory/run-$part.log" 2>&1
-    results=$(find "$logs" -name "$part*.json") # a wrapper's name is in it
+    rm -f "$logs/$base"*.json
+    meson test -C "$directory" --no-rebuild --logbase "$base" "${selected[@]}" "$@" >"$directory/run-$base.log" 2>&1
+    results=$(find "$logs" -name "$base*.json") # a wrapper's name is in it
     if [ -z "$results" ]; then
-        tail -n 20 "$directory/run-$part.log"
+        tail -n 20 "$directory/run-$base.log"
         fail "$part: no tests were run"
         return
     fi
@@ -369,6 +369,14 @@ mutants() {
 # programs for a third
 side_by_side=(--num-processes $((2 * $(nproc))))
 
+# sanitized LOGS SUITE...: two of these at once
+sanitized() {
+    # Criterion takes a leak for a pass unless the process aborts
+    ASAN_OPTIONS=abort_on_error=1:detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1 \
+    LSAN_OPTIONS=print_suppressions=0:suppressions=$PWD/tests/lsan.supp TEST_SHORT=1 logbase=$1 \
+        suites sanitize build-asan "${@:2}" -- -t 3 --num-processes "$(nproc)"
+}
+
 run_part() {
     local options
     read -ra options <<<"${chosen[$1]:-}"
@@ -392,10 +400,10 @@ run_part() {
         ;;
     sanitize)
         joined build-asan || return
-        # Criterion takes a leak for a pass unless the process aborts
-        ASAN_OPTIONS=abort_on_error=1:detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1 \
-        LSAN_OPTIONS=print_suppressions=0:suppressions=$PWD/tests/lsan.supp TEST_SHORT=1 \
-            suites sanitize build-asan unit sim mem nccl integration -- -t 3 "${side_by_side[@]}"
+        # unit and sim compute, and have ended when the scripts come to those that run alone, which are the last
+        beside computing nothing sanitized computing unit sim
+        sanitized scripts mem nccl integration
+        joined computing
         ;;
     stress)
         # as it is shipped, for what a sanitizer hides: allocations, locks, CPU time
