@@ -453,7 +453,6 @@ int nic_failure(const struct nic_queue *queue);
 void nic_wake_eventfd(int fd);
 
 extern const struct nic_device_ops udp_device_ops, tcp_device_ops;
-extern const struct nic_end_ops udp_end_ops; /* of an engine's network interfaces; event() is that of a UDP queue */
 #ifdef HAVE_VERBS
 extern const struct nic_device_ops verbs_device_ops;
 #endif

@@ -4,7 +4,7 @@
 #
 #   netns.sh up A B [MTU [segmented|joined]]   veth: A has 10.77.0.1 fd77::1, B has 10.77.0.2 fd77::2
 #   netns.sh tun A B [MTU]              TUN device tun0: A has 10.78.0.1 fd78::1, B has .2 ::2
-#   netns.sh down A B                   removes both, and all that is in them
+#   netns.sh down A B [C...]            removes them, and all that is in them
 #
 # `segmented` switches every offload off, so that datagrams really cross the wire one by one at the
 # MTU; without it veth passes whole GSO trains and the MTU hardly matters. With `joined` they do, and the
@@ -56,7 +56,8 @@ tun)
     done
     ;;
 down)
-    for ns in "$a" "$b"; do
+    shift
+    for ns in "$@"; do
         [ ! -e "/run/netns/$ns" ] || ip netns del "$ns"
     done
     ;;

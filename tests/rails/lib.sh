@@ -11,7 +11,10 @@ need_namespaces
 [ -n "${RAILS_MBIT:-}" ] || { [ "$(nproc)" -ge 8 ] && RAILS_MBIT=2000 || RAILS_MBIT=400; }
 R=$RAILS_MBIT
 NS=(uccl-ra-$$ uccl-rb-$$)
-namespaces=("${NS[@]}")
+SWITCH=uccl-rs-$$
+namespaces=("${NS[@]}" "$SWITCH")
+NETWORK=network              # or one_subnet: what cuts() makes
+KINDS=(down hole one_way)    # of cuts; unplug: of one_subnet, where one end alone sees it
 export UCCL_SOCKET_IFNAME=nic UCCL_LEND=no UCCL_NUM_ENGINES=1
 
 # shape NIC MBIT: in both namespaces
@@ -35,6 +38,56 @@ network() {
         ip -n "${NS[1]}" link set "nic$i" mtu 9000 up
     done
     shape 0 "$1" && shape 1 "$2" && until_true 5 all_up
+}
+
+# one_subnet MBIT MBIT: afresh. The NICs of both ends are in one subnet, at one bridge. SYSCTLS has what an administrator
+# would set in the namespaces of both
+one_subnet() {
+    local i side ns
+    "$NETNS" down "${NS[@]}" "$SWITCH"
+    for ns in "${NS[@]}" "$SWITCH"; do
+        ip netns add "$ns" || return 1
+    done
+    ip -n "$SWITCH" link add bridge type bridge && ip -n "$SWITCH" link set bridge up || return 1
+    for side in 0 1; do
+        ns=${NS[side]}
+        # shellcheck disable=SC2086 # several words
+        [ -z "$SYSCTLS" ] || ip netns exec "$ns" sysctl -qw $SYSCTLS || return 1
+        for i in 0 1; do
+            ip link add "nic$i" netns "$ns" type veth peer name "port$side$i" netns "$SWITCH" || return 1
+            ip -n "$SWITCH" link set "port$side$i" mtu 9000 master bridge up
+            ip -n "$ns" addr add "10.79.0.$((10 * i + side + 1))/24" dev "nic$i"
+            ip -n "$ns" link set "nic$i" mtu 9000 up
+        done
+    done
+    shape 0 "$1" && shape 1 "$2" && until_true 5 all_up
+}
+
+# source_routes: what leaves from the address of a NIC leaves by this NIC
+source_routes() {
+    local i side ns
+    for side in 0 1; do
+        ns=${NS[side]}
+        for i in 0 1; do
+            ip -n "$ns" route add 10.79.0.0/24 dev "nic$i" table "10$i" || return 1
+            ip -n "$ns" rule add from "10.79.0.$((10 * i + side + 1))" table "10$i" || return 1
+        done
+    done
+}
+
+# crossed: each end sends to either NIC of the other what is meant for the other one, as the answers to ARP requests can
+# have it where both NICs answer for both addresses
+crossed() {
+    local side i dev mac
+    for side in 0 1; do
+        for i in 0 1; do
+            mac=$(ip netns exec "${NS[!side]}" cat "/sys/class/net/nic$((!i))/address") || return 1
+            for dev in nic0 nic1; do
+                ip -n "${NS[side]}" neigh replace "10.79.0.$((10 * i + !side + 1))" lladdr "$mac" dev "$dev" \
+                    nud permanent || return 1
+            done
+        done
+    done
 }
 
 # all_up: the kernel has seen the carrier, which takes it up to a second
@@ -114,6 +167,7 @@ one_becomes_slow() {
 harm() {
     case $1 in
     down) ip -n "${NS[$3]}" link set "nic$2" down ;;
+    unplug) ip -n "$SWITCH" link set "port$3$2" down ;;
     hole) for ns in "${NS[@]}"; do drop "$ns" "$2"; done ;;
     one_way) drop "${NS[$3]}" "$2" ;;
     esac
@@ -128,6 +182,7 @@ mend() {
     local ns
     case $1 in
     down) ip -n "${NS[$3]}" link set "nic$2" up ;;
+    unplug) ip -n "$SWITCH" link set "port$3$2" up ;;
     *) for ns in "${NS[@]}"; do ip netns exec "$ns" nft delete table inet cut 2>/dev/null; done ;;
     esac
     return 0
@@ -136,22 +191,26 @@ mend() {
 # carries NIC BYTES: more has been sent since
 carries() { [ "$(sent "$1")" -gt "$2" ]; }
 
-# A connection takes longer than a datagram to notice a cut, and its end; shorter cuts it survives
-if [ "${UCCL_BACKEND:-}" = tcp ]; then
-    CUTS_S=(1.7 2 2.6) RETURN_S=5 LONGEST_MS_MAX=3000
-else
-    CUTS_S=(0.5 0.8 1.3) RETURN_S=2 LONGEST_MS_MAX=1000
-fi
+# cut_limits: a connection takes longer than a datagram to notice that packets vanish, and that they do so no more;
+# shorter cuts it survives
+cut_limits() {
+    if [ "${UCCL_BACKEND:-}" = tcp ]; then
+        CUTS_S=(1.7 2 2.6) RETURN_S=5 LONGEST_MS_MAX=3000
+    else
+        CUTS_S=(0.5 0.8 1.3) RETURN_S=2 LONGEST_MS_MAX=1000
+    fi
+}
+cut_limits
 
 # cuts N: each is followed by traffic over the NIC soon after its return
 cuts() {
     local i kind nic side from late=0
-    network "$R" "$R" || return 1
-    stream $(($1 * 5 + 2)) 262144 4 || return 1
+    "$NETWORK" "$R" "$R" || return 1
+    stream $(($1 * 10 + 10)) 262144 4 || return 1
     for ((i = 0; i < $1; i++)); do
         draw 0.1 0.25 0.4 0.6 0.85
         sleep "$DRAWN"
-        draw down hole one_way
+        draw "${KINDS[@]}"
         kind=$DRAWN
         draw 0 1
         nic=$DRAWN
@@ -166,7 +225,7 @@ cuts() {
         until_true "$RETURN_S" carries "$nic" "$from" ||
             { echo "nic$nic does not carry again within $RETURN_S s" && late=1; }
     done
-    kill -0 "$SENDER_PID" 2>/dev/null || { echo "the stream ended early" && late=1; }
+    kill -TERM "$SENDER_PID" 2>/dev/null || { echo "the stream ended early" && late=1; }
     stream_ends 120 || return 1
     cat "$WORK/sender.log"
     read -r _ MESSAGES _ LONGEST_MS _ _ LOST _ BACK _ MOVED _ <<<"$(grep '^messages' "$WORK/sender.log")"
@@ -178,7 +237,7 @@ longest_is_short() { [ "$LONGEST_MS" -le $((SHORT ? 5000 : LONGEST_MS_MAX)) ]; }
 chunks_were_moved() { [ "$MOVED" -gt 0 ] && [ "$LOST" -gt 0 ] && [ "$BACK" -gt 0 ]; }
 nic_is_named() { grep -qE 'nic[01]' "$WORK/sender.log"; }
 
-# check_cuts N: four checks
+# check_cuts N: four checks; KINDS and the limits are set
 check_cuts() {
     check "a NIC is cut $1 times: nothing is lost, and it carries again within $RETURN_S s" cuts "$1"
     check "no message takes longer than $LONGEST_MS_MAX ms" longest_is_short

@@ -1,8 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Connections through several NICs: which addresses they have, and of which rail an accepted one is. */
+/*
+ * Connections through several NICs: which addresses they have, of which rail an accepted one is, and what becomes of
+ * them when a NIC goes down and comes back. The kernel's answers about links are made up.
+ */
 #include "tcp_pair.h"
 
 #include <net/if.h>
+#include <stdarg.h>
+#include <sys/ioctl.h>
 
 enum { RAILS = 2 };
 
@@ -125,4 +130,196 @@ Test(tcp_rails, other_addresses_are_of_no_rail, .timeout = 60)
     tcp_datagram_ops.peer_remove(&from->queue->base, ours);
     tcp_datagram_ops.peer_remove(&to->queue->base, theirs);
     close_pair(pair);
+}
+
+/* ---- links ----------------------------------------------------------------------------------- */
+
+static short flags[RAILS];     /* of the rails' interfaces at side 0 */
+static unsigned number[RAILS]; /* the kernel's */
+
+int __real_ioctl(int fd, unsigned long what, ...);
+int __wrap_ioctl(int fd, unsigned long what, ...);
+int __wrap_ioctl(int fd, unsigned long what, ...)
+{
+    va_list arguments;
+    va_start(arguments, what);
+    struct ifreq *request = va_arg(arguments, struct ifreq *);
+    va_end(arguments);
+    if (what != SIOCGIFFLAGS || strncmp(request->ifr_name, "rail", 4) != 0)
+        return __real_ioctl(fd, what, request);
+    request->ifr_flags = flags[request->ifr_name[4] - '0'];
+    return 0;
+}
+
+unsigned __real_if_nametoindex(const char *name);
+unsigned __wrap_if_nametoindex(const char *name);
+unsigned __wrap_if_nametoindex(const char *name)
+{
+    return strncmp(name, "rail", 4) == 0 ? number[name[4] - '0'] : __real_if_nametoindex(name);
+}
+
+static struct pair *linked;
+static struct netdev devs[RAILS];
+static _Atomic uint32_t told_down;
+static int news[2]; /* what is sent to the first is news */
+static uint32_t of_rail[2][RAILS];
+static unsigned broken[2][RAILS];
+
+/* One round of both sides. */
+static void play(void)
+{
+    struct nic_channel_event event;
+    struct nic_end_event end;
+    struct nic_rx rx[8];
+    for (unsigned side = 0; side < 2; side++) {
+        struct nic_queue *queue = &linked->sides[side].queue->base;
+        cr_assert_eq(tcp_datagram_ops.poll(queue, rx, 8), 0);
+        cr_assert_not(tcp_links_event(queue, &end));
+        while (tcp_channel_ops.event(queue, &event))
+            broken[side][event.destination == of_rail[side][1]] += event.broken;
+    }
+}
+
+static bool rail_is(unsigned side, unsigned rail, enum tcp_conn_state state)
+{
+    for (uint16_t path = 0; path < PATHS; path++)
+        if (tcp_conn_of(linked->sides[side].queue, of_rail[side][rail], path)->state != state)
+            return false;
+    return true;
+}
+
+#define PLAY_UNTIL(condition)                                                                                          \
+    for (uint64_t until_ns = now_ns() + UINT64_C(10000000000); !(condition);) {                                        \
+        play();                                                                                                        \
+        cr_assert_lt(now_ns(), until_ns, #condition);                                                                  \
+    }
+
+/* Side 0 has interfaces that are made up; the kernel tells of them by a socket. */
+static void open_links(void)
+{
+    unsigned ends[RAILS];
+    linked = open_pair(0, "127.0.0.1");
+    linked->nic->ends = &fake_ends;
+    for (unsigned i = 0; i < RAILS; i++) {
+        ends[i] = i;
+        flags[i] = IFF_UP | IFF_RUNNING;
+        devs[i].index = number[i] = 1000 + i;
+        snprintf(devs[i].name, sizeof devs[i].name, "rail%u", i);
+        of_rail[1][i] = add_rail(&linked->sides[1], &linked->sides[0], i, i);
+    }
+    struct tcp_queue *queue = linked->sides[0].queue;
+    cr_assert_eq(socketpair(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK, 0, news), 0);
+    link_watch_open(&queue->links, devs, ends, RAILS, &told_down, queue->listen_fd);
+    link_watch_close(&queue->links);
+    queue->links.news_fd = news[1];
+    cr_assert(tcp_watch_links(queue));
+    for (unsigned i = 0; i < RAILS; i++)
+        of_rail[0][i] = add_rail(&linked->sides[0], &linked->sides[1], i, i);
+    for (unsigned i = 0; i < RAILS; i++)
+        PLAY_UNTIL(rail_is(0, i, TCP_UP) && rail_is(1, i, TCP_UP));
+}
+
+static void close_links(void)
+{
+    close(news[0]);
+    for (unsigned side = 0; side < 2; side++)
+        for (unsigned i = 0; i < RAILS; i++)
+            tcp_datagram_ops.peer_remove(&linked->sides[side].queue->base, of_rail[side][i]);
+    close_pair(linked);
+}
+
+static void change(unsigned rail, short now)
+{
+    flags[rail] = now;
+    cr_assert_eq(send(news[0], "news", 4, 0), 4);
+}
+
+TestSuite(tcp_links, .init = open_links, .fini = close_links, .timeout = 60);
+
+Test(tcp_links, connections_break_with_their_link_and_come_back_with_it)
+{
+    enum { SOME_NS = 50000000 }; /* after some failures that would be enough to dial again */
+    const struct tcp_queue *queue = linked->sides[0].queue;
+    for (unsigned rail = 0; rail < RAILS; rail++) {
+        uint32_t generation = tcp_conn_of(queue, of_rail[0][rail], 0)->generation;
+        change(rail, IFF_UP); /* the cable is pulled */
+        PLAY_UNTIL(broken[0][rail]);
+        cr_assert_eq(broken[0][rail], PATHS);
+        cr_assert(tcp_channel_ops.swallowed(&queue->base, of_rail[0][rail]));
+        cr_assert_eq(told_down, 1u << rail);
+        for (uint64_t until_ns = now_ns() + SOME_NS; now_ns() < until_ns;)
+            play();
+        cr_assert(rail_is(0, rail, TCP_DOWN) && rail_is(1, rail, TCP_DOWN));
+        cr_assert_eq(tcp_conn_of(queue, of_rail[0][rail], 0)->generation, generation);
+        cr_assert(rail_is(0, !rail, TCP_UP) && rail_is(1, !rail, TCP_UP));
+        cr_assert(broken[0][rail] == PATHS && broken[0][!rail] == 0);
+        change(rail, IFF_UP | IFF_RUNNING);
+        PLAY_UNTIL(rail_is(0, rail, TCP_UP) && rail_is(1, rail, TCP_UP));
+        cr_assert_eq(tcp_conn_of(queue, of_rail[0][rail], 0)->generation, generation + 1);
+        cr_assert_eq(told_down, 0);
+        broken[0][rail] = 0;
+    }
+}
+
+/* The news end a sleep. */
+Test(tcp_links, a_sleep_ends_when_a_link_goes_down)
+{
+    struct nic_queue *queue = &linked->sides[0].queue->base;
+    for (unsigned i = 0; i < 3; i++)
+        play();
+    change(1, 0);
+    uint64_t begun_ns = now_ns();
+    sleep_in(queue, UINT64_C(20000000000));
+    cr_assert_lt(now_ns() - begun_ns, UINT64_C(5000000000));
+    play();
+    play();
+    cr_assert_eq(broken[0][1], PATHS);
+    for (unsigned i = 0; i < 3; i++)
+        play();
+    begun_ns = now_ns();
+    sleep_in(queue, 20000000); /* nothing is left to do */
+    cr_assert_geq(now_ns() - begun_ns, 20000000);
+}
+
+/* An interface that was removed and made again has another number: what is bound to the old one reaches nobody. */
+Test(tcp_links, connections_of_an_interface_made_anew_are_made_anew)
+{
+    const struct tcp_queue *queue = linked->sides[0].queue;
+    number[1] += 7;
+    change(1, IFF_UP | IFF_RUNNING);
+    PLAY_UNTIL(broken[0][1]);
+    PLAY_UNTIL(rail_is(0, 1, TCP_UP) && rail_is(1, 1, TCP_UP));
+    cr_assert(broken[0][1] == PATHS && broken[0][0] == 0);
+    cr_assert_eq(tcp_conn_of(queue, of_rail[0][1], 0)->generation, 2);
+}
+
+/* A peer that is met while a NIC is down is dialled over it later. */
+Test(tcp_links, who_is_met_while_a_link_is_down_is_dialled_when_it_is_up)
+{
+    struct side *side = &linked->sides[0];
+    tcp_datagram_ops.peer_remove(&side->queue->base, of_rail[0][1]);
+    change(1, 0);
+    PLAY_UNTIL(told_down);
+    of_rail[0][1] = add_rail(side, &linked->sides[1], 1, 1);
+    for (unsigned i = 0; i < 3; i++)
+        play();
+    cr_assert(rail_is(0, 1, TCP_DOWN));
+    change(1, IFF_UP | IFF_RUNNING);
+    PLAY_UNTIL(rail_is(0, 1, TCP_UP) && rail_is(1, 1, TCP_UP));
+}
+
+/* Where the kernel tells nothing of links, a connection that breaks lets look, and dialling goes on. */
+Test(tcp_links, without_news_broken_connections_let_look)
+{
+    struct tcp_queue *queue = linked->sides[0].queue;
+    link_watch_close(&queue->links);
+    flags[1] = 0;
+    for (unsigned i = 0; i < 3; i++)
+        play();
+    cr_assert_eq(told_down, 0);
+    shutdown(tcp_conn_of(queue, of_rail[0][1], 0)->fd, SHUT_RDWR);
+    PLAY_UNTIL(told_down == 2 && rail_is(0, 1, TCP_DOWN));
+    cr_assert_eq(broken[0][1], PATHS);
+    flags[1] = IFF_UP | IFF_RUNNING;
+    PLAY_UNTIL(told_down == 0 && rail_is(0, 1, TCP_UP) && rail_is(1, 1, TCP_UP));
 }

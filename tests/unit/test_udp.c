@@ -673,14 +673,14 @@ Test(udp_mmsg, sent_datagrams_count_for_their_nic)
     struct test_msg *msg = make_message();
     struct tx_desc desc = bulk(pair, msg, 20, SMALL, 500);
 
-    queue->ends.count = 3;
+    queue->ends.links.count = 3;
     queue->peers[pair->destination].nic = 2;
     send_and_receive(pair, &desc, msg, check_bulk, 20);
     cr_assert_eq(queue->base.ends[1].tx_datagrams, 20);
     cr_assert_eq(queue->base.ends[1].tx_bytes, 19 * SMALL + 500);
     for (unsigned i = 0; i < 3; i += 2)
         cr_assert(queue->base.ends[i].tx_datagrams == 0 && queue->base.ends[i].tx_bytes == 0);
-    queue->ends.count = 0;
+    queue->ends.links.count = 0;
     free_message(msg);
     close_pair(pair);
 }
@@ -693,15 +693,15 @@ static void news_end_a_sleep(unsigned io)
     struct nic_rx rx[8];
     uint64_t one = 1;
 
-    queue->ends.news_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    queue->ends.links.news_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     for (unsigned i = 0; i < 3; i++) {
-        queue->ends.look = false;
+        queue->ends.links.look = false;
         udp_datagram_ops.poll(&queue->base, rx, 8);
-        cr_assert_eq(write(queue->ends.news_fd, &one, sizeof one), (ssize_t)sizeof one);
-        for (uint64_t until = now_ns() + DEADLINE_NS; !queue->ends.look && now_ns() < until;)
+        cr_assert_eq(write(queue->ends.links.news_fd, &one, sizeof one), (ssize_t)sizeof one);
+        for (uint64_t until = now_ns() + DEADLINE_NS; !queue->ends.links.look && now_ns() < until;)
             udp_queue_ops.wait(&queue->base, -1, DEADLINE_NS);
-        cr_assert(queue->ends.look);
-        cr_assert_eq(read(queue->ends.news_fd, &one, sizeof one), (ssize_t)sizeof one);
+        cr_assert(queue->ends.links.look);
+        cr_assert_eq(read(queue->ends.links.news_fd, &one, sizeof one), (ssize_t)sizeof one);
     }
     close_pair(pair);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Several NICs of a UDP engine that go down, come back, and are made anew (nic/udp/ends.c). The kernel's answers are
- * made up.
+ * Several NICs of a UDP engine that go down, come back, and are made anew (nic/udp/ends.c, nic/link_watch.c). The
+ * kernel's answers are made up.
  */
 #include "nic/udp/udp.h"
 
@@ -79,9 +79,9 @@ static void open_ends(void)
     queue.sockets = sockets;
     queue.peers = peers;
     queue.peer_count = PEERS;
-    queue.ends = (struct udp_ends){.count = ENDS, .up = (1 << ENDS) - 1, .news_fd = NEWS_FD};
-    for (unsigned i = 0; i < ENDS; i++)
-        queue.ends.interface[i] = devs[i].index;
+    link_watch_open(&queue.ends.links, devs, nic.ends, ENDS, &nic.told_down, -1);
+    link_watch_close(&queue.ends.links);
+    queue.ends.links.news_fd = NEWS_FD;
     for (unsigned i = 0; i < PEERS; i++) {
         peers[i] = (struct udp_peer){.used = true, .nic = i % ENDS + 1, .interface = 10 + i % ENDS};
         peers[i].local = devs[i % ENDS].address;
@@ -108,7 +108,7 @@ Test(udp_ends, who_is_reached_by_one_that_fails_hears_of_it, .init = open_ends)
     expect_none();
     flags[1] = IFF_UP; /* the cable is pulled */
     expect_none();     /* nobody has said so */
-    udp_ends_doubt(&queue);
+    link_watch_doubt(&queue.ends.links);
     expect(1, false);
     expect_none();
     cr_assert(nic.base.ends->up(&nic.base, 0) && !nic.base.ends->up(&nic.base, 1));
@@ -126,14 +126,41 @@ Test(udp_ends, who_is_reached_by_one_that_fails_hears_of_it, .init = open_ends)
     cr_assert(!nic.base.ends->up(&nic.base, 0) && nic.base.ends->up(&nic.base, 1));
 }
 
+/* One may have gone down since the engine has listed it. */
+Test(udp_ends, the_first_round_looks, .init = open_ends)
+{
+    flags[1] = 0;
+    expect(1, false);
+    expect(4, false);
+    expect_none();
+}
+
+/* Where the kernel tells nothing, a send that fails is how one that is down is found. */
+Test(udp_ends, without_news_the_return_of_one_is_looked_for, .init = open_ends)
+{
+    struct nic_end_event event;
+    unsigned rounds = 0;
+    queue.ends.links.news_fd = -1;
+    expect_none();
+    flags[1] = 0;
+    link_watch_doubt(&queue.ends.links);
+    expect(1, false);
+    expect(4, false);
+    expect_none();
+    flags[1] = IFF_UP | IFF_RUNNING;
+    while (!nic.base.ends->event(&queue.base, &event))
+        cr_assert_lt(rounds++, 1500);
+    cr_assert(event.destination == 1 && event.up);
+}
+
 /* A change comes while those of another one are told. */
 Test(udp_ends, all_hear_of_a_change_among_others, .init = open_ends)
 {
     flags[2] = 0;
-    udp_ends_doubt(&queue);
+    link_watch_doubt(&queue.ends.links);
     expect(2, false);
     flags[0] = 0;
-    udp_ends_doubt(&queue);
+    link_watch_doubt(&queue.ends.links);
     expect(0, false);
     expect(2, false); /* once more does no harm */
     expect(3, false);
@@ -145,7 +172,7 @@ Test(udp_ends, all_hear_of_a_change_among_others, .init = open_ends)
 Test(udp_ends, an_interface_made_anew_is_used_by_its_number, .init = open_ends)
 {
     number[1] = 77;
-    udp_ends_doubt(&queue);
+    link_watch_doubt(&queue.ends.links);
     expect_none();
     for (unsigned i = 0; i < PEERS; i++) {
         cr_assert_eq(peers[i].interface, i % ENDS == 1 ? 77 : 10 + i % ENDS);

@@ -136,6 +136,8 @@ void tcp_succeed(struct tcp_queue *queue, struct tcp_conn *conn)
 
 void tcp_break(struct tcp_queue *queue, struct tcp_conn *conn, const char *why)
 {
+    if (conn->peer->nic)
+        link_watch_doubt(&queue->links);
     if (conn->state == TCP_UP) {
         if (clock_now_ns() - conn->since_ns > STOOD_NS)
             conn->failures = 0;

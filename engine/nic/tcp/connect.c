@@ -28,7 +28,7 @@ enum {
 static const uint64_t DIAL_NS = UINT64_C(3000) * 1000000; /* until one more attempt is better than to wait */
 
 /* What epoll gives back: a connection's address, or one of these with the number of a stranger above. */
-enum { EVENT_LISTEN = 1, EVENT_STRANGER = 2, EVENT_KIND = 7, EVENT_SHIFT = 3 };
+enum { EVENT_LISTEN = 1, EVENT_STRANGER = 2, EVENT_LINKS = 3, EVENT_KIND = 7, EVENT_SHIFT = 3 };
 
 static void set_option(int fd, int level, int name, int value)
 {
@@ -74,6 +74,11 @@ static bool watch(struct tcp_queue *queue, int how, int fd, uint32_t events, uin
 {
     struct epoll_event event = {.events = events, .data.u64 = data};
     return epoll_ctl(queue->epoll_fd, how, fd, &event) == 0;
+}
+
+bool tcp_watch_links(struct tcp_queue *queue)
+{
+    return watch(queue, EPOLL_CTL_ADD, queue->links.news_fd, EPOLLIN, EVENT_LINKS);
 }
 
 /* ---- one of several NICs ---------------------------------------------------------------------- */
@@ -153,6 +158,9 @@ static void greet(struct tcp_queue *queue, struct tcp_conn *conn)
 void tcp_dial(struct tcp_queue *queue, struct tcp_conn *conn, uint64_t now_ns)
 {
     const union nic_address *address = &conn->peer->address;
+    conn->act_ns = UINT64_MAX;
+    if (tcp_waits_for_link(queue, conn->peer))
+        return;
     conn->generation++;
     conn->state = TCP_DIALLING;
     queue->live++;
@@ -385,6 +393,8 @@ void tcp_look(struct tcp_queue *queue)
         uint64_t data = events[i].data.u64;
         if (data == EVENT_LISTEN)
             accept_strangers(queue);
+        else if (data == EVENT_LINKS)
+            link_watch_doubt(&queue->links);
         else if ((data & EVENT_KIND) == EVENT_STRANGER) {
             if (queue->strangers[data >> EVENT_SHIFT].fd >= 0)
                 hear_stranger(queue, &queue->strangers[data >> EVENT_SHIFT]);

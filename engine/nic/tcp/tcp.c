@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/fault.h"
 #include "base/log.h"
+#include "nic/udp/udp.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -27,38 +28,11 @@ static const uint64_t RX_BYTES = UINT64_C(1) << 40;
 
 /* ---- the backend ----------------------------------------------------------------------------- */
 
-static unsigned tcp_ends_list(const struct nic *nic, struct nic_end out[NIC_ENDS_MAX])
-{
-    return udp_end_ops.list(nic, out);
-}
-
-static int tcp_ends_holder(const struct nic *nic, const union nic_address *address)
-{
-    return udp_end_ops.holder(nic, address);
-}
-
-static int tcp_ends_device(const struct nic *nic, unsigned end)
-{
-    return udp_end_ops.device(nic, end);
-}
-
-static bool tcp_ends_up(const struct nic *nic, unsigned end)
-{
-    return udp_end_ops.up(nic, end);
-}
-
-/* A NIC that fails shows in its connections. */
-static bool tcp_ends_event(struct nic_queue *queue, struct nic_end_event *out)
-{
-    (void)queue, (void)out;
-    return false;
-}
-
-static const struct nic_end_ops tcp_end_ops = {.list = tcp_ends_list,
-                                               .holder = tcp_ends_holder,
-                                               .device = tcp_ends_device,
-                                               .up = tcp_ends_up,
-                                               .event = tcp_ends_event};
+static const struct nic_end_ops tcp_end_ops = {.list = udp_ends_list,
+                                               .holder = udp_ends_holder,
+                                               .device = udp_ends_device,
+                                               .up = udp_ends_up,
+                                               .event = tcp_links_event};
 
 static int tcp_open(const struct params *params, struct nic **out)
 {
@@ -89,7 +63,8 @@ static int tcp_device(const struct nic *nic, int index, struct uccl_device *out,
     if (status != 0)
         return status;
     snprintf(out->backend, sizeof out->backend, "tcp");
-    snprintf(out->description, sizeof out->description, "TCP connections");
+    snprintf(out->description, sizeof out->description, "TCP connections%s",
+             udp_nic_of(nic)->devs[index].class == NETDEV_NO_CARRIER ? ", no carrier" : "");
     return 0;
 }
 
@@ -151,6 +126,7 @@ static void tcp_queue_close(struct nic_queue *base)
     close_fd(queue->epoll_fd);
     close_fd(queue->wake_fd);
     close_fd(queue->spare_fd);
+    link_watch_close(&queue->links);
     if (queue->zeros)
         munmap(queue->zeros, RECORD_BULK_MAX);
     free(queue->by_destination);
@@ -171,7 +147,10 @@ static int open_descriptors(struct tcp_queue *queue)
         return fault_error(error);
     }
     queue->spare_fd = fcntl(queue->epoll_fd, F_DUPFD_CLOEXEC, 0); /* it will do without one */
-    return tcp_listen(queue);
+    int error = tcp_listen(queue);
+    if (error == 0)
+        tcp_links_open(queue);
+    return error;
 }
 
 static int tcp_queue_open(struct nic *nic, const struct nic_queue_setup *setup, struct nic_queue **out)
@@ -184,7 +163,7 @@ static int tcp_queue_open(struct nic *nic, const struct nic_queue_setup *setup, 
     queue->base = (struct nic_queue){
         .nic = nic, .ops = &tcp_queue_ops, .datagram = &tcp_datagram_ops, .channel = &tcp_channel_ops};
     queue->setup = *setup;
-    queue->epoll_fd = queue->listen_fd = queue->wake_fd = queue->spare_fd = -1;
+    queue->epoll_fd = queue->listen_fd = queue->wake_fd = queue->spare_fd = queue->links.news_fd = -1;
     queue->act_ns = UINT64_MAX;
     for (unsigned i = 0; i < TCP_STRANGERS_MAX; i++)
         queue->strangers[i].fd = -1;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What tcp.c (devices, queues, peers), connect.c and conn.c (connections, their beginning and end), in.c (reading),
- * out.c (writing) and loss.c (what the network loses) share.
+ * out.c (writing), loss.c (what the network loses) and links.c (NICs that go down) share.
  *
  * Each path of a flow is a TCP connection. Path 0 carries small messages and control, the others bulk, so that nothing
  * small waits behind bulk. The side that has dialled the handshake dials the paths, to the port of the other side's
@@ -19,7 +19,7 @@
 #define UCCL_TCP_H
 
 #include "core/queue.h"
-#include "nic/netdev.h"
+#include "nic/link_watch.h"
 #include "nic/nic.h"
 #include "nic/tcp/record.h"
 
@@ -131,6 +131,7 @@ struct tcp_queue {
     int spare_fd;       /* to accept connections that are turned away; -1: none */
     uint64_t listen_ns; /* when it accepts again */
     uint64_t act_ns;    /* when tcp_act() has something to do; UINT64_MAX: never */
+    struct link_watch links;
     struct queue ready, events;
     uint32_t turn;       /* number of poll() */
     unsigned since_look; /* polls since the last look at epoll */
@@ -179,6 +180,12 @@ static inline struct nic_end_counters *tcp_end_of(struct tcp_queue *queue, const
     return peer->nic ? &queue->base.ends[peer->nic - 1] : NULL;
 }
 
+/* Whether the peer's NIC is down, and the kernel will tell when it is up. Till then no connection can be made. */
+static inline bool tcp_waits_for_link(const struct tcp_queue *queue, const struct tcp_peer *peer)
+{
+    return link_watch_is_down(&queue->links, peer->nic) && queue->links.news_fd >= 0;
+}
+
 /* The tables of a queue. */
 extern const struct nic_queue_ops tcp_queue_ops;
 extern const struct nic_datagram_ops tcp_datagram_ops;
@@ -211,11 +218,13 @@ void tcp_close_watched(struct tcp_queue *queue, int fd);
 
 /* Opens the socket that peers dial. 0, or an error (logged). */
 int tcp_listen(struct tcp_queue *queue);
+/* Lets epoll report what the kernel tells of links. False: it cannot. */
+bool tcp_watch_links(struct tcp_queue *queue);
 /* Takes what epoll reports: new connections, greetings, readiness. */
 void tcp_look(struct tcp_queue *queue);
 /* What is due at `now_ns`: dialling, giving up. */
 void tcp_act(struct tcp_queue *queue, uint64_t now_ns);
-/* Begins with a connection that is down. */
+/* Begins with a connection that is down, unless its NIC is: tcp_links_event() goes on. */
 void tcp_dial(struct tcp_queue *queue, struct tcp_conn *conn, uint64_t now_ns);
 
 /* ---- in.c ------------------------------------------------------------------------------------ */
@@ -231,6 +240,12 @@ bool tcp_send(struct nic_queue *base, const struct tx_desc *desc);
 unsigned tcp_flush(struct nic_queue *base);
 /* The kernel says that there is room. */
 void tcp_write_on(struct tcp_queue *queue, struct tcp_conn *conn);
+
+/* ---- links.c --------------------------------------------------------------------------------- */
+
+void tcp_links_open(struct tcp_queue *queue);
+/* nic_end_ops.event */
+bool tcp_links_event(struct nic_queue *base, struct nic_end_event *out);
 
 /* ---- loss.c ---------------------------------------------------------------------------------- */
 

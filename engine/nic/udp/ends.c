@@ -4,9 +4,6 @@
  * destination names the NIC that its datagrams leave by, and each send says so to the kernel (IP_PKTINFO,
  * IPV6_PKTINFO). So a NIC that fails or vanishes takes no socket along, and there are no more descriptors to wait for.
  *
- * The kernel tells by rtnetlink that some link has changed. Whatever it says, we then ask each NIC for its state: that
- * is what counts, also when messages were lost.
- *
  * Thread: the queue's owner, but for the calls on a `nic`: any.
  */
 #include "nic/udp/udp.h"
@@ -14,14 +11,8 @@
 #include "base/log.h"
 
 #include <errno.h>
-#include <linux/netlink.h>
-#include <linux/rtnetlink.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
-#include <unistd.h>
-
-enum { ROUNDS_TO_LOOK = 1024 }; /* a thread that never sleeps reads the news this often */
 
 /* ---- the device ------------------------------------------------------------------------------ */
 
@@ -32,7 +23,7 @@ static const struct netdev *dev_of(const struct nic *base, unsigned end)
     return &nic->devs[nic->ends[end]];
 }
 
-static unsigned ends_list(const struct nic *base, struct nic_end out[NIC_ENDS_MAX])
+unsigned udp_ends_list(const struct nic *base, struct nic_end out[NIC_ENDS_MAX])
 {
     enum { SPEED_MAX_MBPS = 3200000 };
     const struct udp_nic *nic = udp_nic_of(base);
@@ -49,7 +40,7 @@ static unsigned ends_list(const struct nic *base, struct nic_end out[NIC_ENDS_MA
     return nic->end_count;
 }
 
-static int ends_holder(const struct nic *base, const union nic_address *address)
+int udp_ends_holder(const struct nic *base, const union nic_address *address)
 {
     unsigned interface = netdev_of_address(address);
 
@@ -59,55 +50,28 @@ static int ends_holder(const struct nic *base, const union nic_address *address)
     return -1;
 }
 
-static int ends_device(const struct nic *nic, unsigned end)
+int udp_ends_device(const struct nic *nic, unsigned end)
 {
     return (int)udp_nic_of(nic)->ends[end];
 }
 
-static bool ends_up(const struct nic *nic, unsigned end)
+bool udp_ends_up(const struct nic *nic, unsigned end)
 {
     return !(atomic_load_explicit(&udp_nic_of(nic)->told_down, memory_order_relaxed) >> end & 1);
 }
 
 /* ---- a queue's view of them ------------------------------------------------------------------ */
 
-int udp_ends_open(struct udp_queue *queue)
+void udp_ends_open(struct udp_queue *queue)
 {
     struct udp_nic *nic = udp_nic_of(queue->base.nic);
-    struct udp_ends *ends = &queue->ends;
-    struct sockaddr_nl link = {.nl_family = AF_NETLINK, .nl_groups = RTMGRP_LINK};
     int one = 1, main = queue->sockets[UDP_MAIN_SOCKET];
 
-    if (nic->end_count == 0)
-        return 0;
-    ends->count = nic->end_count;
-    ends->up = (UINT32_C(1) << ends->count) - 1;
-    for (unsigned i = 0; i < ends->count; i++)
-        ends->interface[i] = dev_of(&nic->base, i)->index;
+    link_watch_open(&queue->ends.links, nic->devs, nic->ends, nic->end_count, &nic->told_down, main);
     /* so that what is received counts for its NIC */
-    if (setsockopt(main, queue->v6 ? IPPROTO_IPV6 : IPPROTO_IP, queue->v6 ? IPV6_RECVPKTINFO : IP_PKTINFO, &one,
-                   sizeof one) != 0)
+    if (nic->end_count != 0 && setsockopt(main, queue->v6 ? IPPROTO_IPV6 : IPPROTO_IP,
+                                          queue->v6 ? IPV6_RECVPKTINFO : IP_PKTINFO, &one, sizeof one) != 0)
         LOG_DBG("no interface beside received datagrams: %s", strerror(errno));
-    ends->news_fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_ROUTE);
-    if (ends->news_fd >= 0 && bind(ends->news_fd, (struct sockaddr *)&link, sizeof link) != 0) {
-        close(ends->news_fd);
-        ends->news_fd = -1;
-    }
-    if (ends->news_fd < 0)
-        LOG_INFORM("the kernel does not tell when a network interface goes down (netlink: %s): silence will",
-                   strerror(errno));
-    return 0;
-}
-
-void udp_ends_close(struct udp_queue *queue)
-{
-    if (queue->ends.news_fd >= 0)
-        close(queue->ends.news_fd);
-}
-
-void udp_ends_doubt(struct udp_queue *queue)
-{
-    queue->ends.look = true;
 }
 
 void udp_ends_read_control(const struct udp_queue *queue, const struct cmsghdr *cmsg, struct nic_rx *rx)
@@ -123,8 +87,8 @@ void udp_ends_read_control(const struct udp_queue *queue, const struct cmsghdr *
         memcpy(&v4, CMSG_DATA(cmsg), sizeof v4);
         interface = (uint32_t)v4.ipi_ifindex;
     }
-    for (uint32_t i = 0; i < queue->ends.count && interface != 0; i++)
-        if (queue->ends.interface[i] == interface)
+    for (uint32_t i = 0; i < queue->ends.links.count && interface != 0; i++)
+        if (queue->ends.links.interface[i] == interface)
             rx->nic = (uint8_t)(i + 1);
 }
 
@@ -142,85 +106,30 @@ void udp_ends_count(struct udp_queue *queue, const struct nic_rx *rx, unsigned c
 
 /* ---- what becomes of them -------------------------------------------------------------------- */
 
-static void drain_news(struct udp_ends *ends)
-{
-    uint8_t bytes[4096];
-
-    while (ends->news_fd >= 0 && (recv(ends->news_fd, bytes, sizeof bytes, 0) > 0 || errno == ENOBUFS))
-        ends->look = true;
-}
-
-/* The number that the interface has now; 0: it is not usable. */
-static uint32_t usable_interface(int socket, const char *name)
-{
-    struct ifreq request = {0};
-
-    memcpy(request.ifr_name, name, sizeof request.ifr_name);
-    if (ioctl(socket, SIOCGIFFLAGS, &request) != 0 || !(request.ifr_flags & IFF_UP) ||
-        !(request.ifr_flags & IFF_RUNNING))
-        return 0;
-    return if_nametoindex(name);
-}
-
 /* An interface that was removed and made again has another number. */
-static void renumber(struct udp_queue *queue, uint32_t end, uint32_t interface)
+static void renumber(struct udp_queue *queue, uint32_t changed)
 {
-    queue->ends.interface[end] = interface;
     for (uint32_t i = 0; i < queue->peer_count; i++) {
         struct udp_peer *peer = &queue->peers[i];
 
-        if (!peer->used || peer->nic != end + 1)
+        if (!peer->used || peer->nic == 0 || !(changed >> (peer->nic - 1) & 1))
             continue;
-        peer->interface = interface;
+        peer->interface = queue->ends.links.interface[peer->nic - 1];
         if (peer->local.any.sa_family != AF_UNSPEC)
             udp_set_source(peer, true);
     }
 }
 
-static void tell(struct udp_queue *queue, uint32_t end, bool up)
-{
-    struct udp_nic *nic = udp_nic_of(queue->base.nic);
-    const char *name = dev_of(&nic->base, end)->name;
-    uint32_t bit = UINT32_C(1) << end;
-    uint32_t before = up ? atomic_fetch_and(&nic->told_down, ~bit) : atomic_fetch_or(&nic->told_down, bit);
-
-    if (!up && !(before & bit))
-        LOG_WARNING("network interface %s is down or gone: what it carried goes over the others", name);
-    else if (up && (before & bit))
-        LOG_WARNING("network interface %s is up again", name);
-}
-
-static void look_at_all(struct udp_queue *queue)
-{
-    struct udp_ends *ends = &queue->ends;
-
-    ends->look = false;
-    for (uint32_t i = 0; i < ends->count; i++) {
-        uint32_t bit = UINT32_C(1) << i;
-        uint32_t interface = usable_interface(queue->sockets[UDP_MAIN_SOCKET], dev_of(queue->base.nic, i)->name);
-        bool up = interface != 0;
-
-        if (up && interface != ends->interface[i])
-            renumber(queue, i, interface);
-        if (up == ((ends->up & bit) != 0))
-            continue;
-        ends->up ^= bit;
-        ends->changed |= bit;
-        ends->cursor = 0;
-        tell(queue, i, up);
-    }
-}
-
-static bool ends_event(struct nic_queue *base, struct nic_end_event *out)
+static bool udp_ends_event(struct nic_queue *base, struct nic_end_event *out)
 {
     struct udp_queue *queue = udp_queue_of(base);
     struct udp_ends *ends = &queue->ends;
+    struct link_changes changes;
 
-    if (++ends->rounds >= ROUNDS_TO_LOOK || ends->look) {
-        ends->rounds = 0;
-        drain_news(ends);
-        if (ends->look)
-            look_at_all(queue);
+    if (link_watch_look(&ends->links, &changes)) {
+        renumber(queue, changes.number);
+        ends->changed |= changes.state;
+        ends->cursor = changes.state != 0 ? 0 : ends->cursor;
     }
     while (ends->changed != 0 && ends->cursor < queue->peer_count) {
         const struct udp_peer *peer = &queue->peers[ends->cursor++];
@@ -228,15 +137,19 @@ static bool ends_event(struct nic_queue *base, struct nic_end_event *out)
 
         if (!peer->used || !(ends->changed & bit))
             continue;
-        *out = (struct nic_end_event){.destination = ends->cursor - 1, .up = (ends->up & bit) != 0};
+        *out =
+            (struct nic_end_event){.destination = ends->cursor - 1, .up = !link_watch_is_down(&ends->links, peer->nic)};
         return true;
     }
     ends->changed = 0;
     return false;
 }
 
-const struct nic_end_ops udp_end_ops = {
-    .list = ends_list, .holder = ends_holder, .device = ends_device, .up = ends_up, .event = ends_event};
+static const struct nic_end_ops udp_end_ops = {.list = udp_ends_list,
+                                               .holder = udp_ends_holder,
+                                               .device = udp_ends_device,
+                                               .up = udp_ends_up,
+                                               .event = udp_ends_event};
 
 void udp_choose_ends(struct udp_nic *nic)
 {

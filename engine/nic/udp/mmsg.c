@@ -133,7 +133,7 @@ static void count_sent(struct udp_queue *queue, const struct udp_send *send, uin
 {
     COUNT(queue->setup.counters, tx_datagrams, datagrams);
     COUNT(queue->setup.counters, tx_bytes, bytes);
-    if (queue->ends.count != 0 && queue->peers[send->destination].nic != 0) {
+    if (queue->ends.links.count != 0 && queue->peers[send->destination].nic != 0) {
         struct nic_end_counters *end = &queue->base.ends[queue->peers[send->destination].nic - 1];
 
         COUNT(end, tx_datagrams, datagrams);
@@ -259,7 +259,7 @@ static void recover_send(struct udp_queue *queue, struct udp_send *send, int err
     if (is_full(error))
         note_full(queue, send->socket, error);
     else if (peer->interface != 0)
-        udp_ends_doubt(queue); /* logged if the NIC has failed; else the rail shows what is wrong */
+        link_watch_doubt(&queue->ends.links); /* logged if the NIC has failed; else the rail shows what is wrong */
     else
         complain_once(queue, send, error, "counted as lost; further failures are not logged");
     lose_send(queue, send);
@@ -514,7 +514,7 @@ static void mmsg_wait(struct udp_queue *queue, int beside_fd, uint64_t timeout_n
     struct pollfd fds[5] = {{.fd = queue->sockets[0], .events = POLLIN},
                             {.fd = queue->wake_fd, .events = POLLIN},
                             {.fd = udp_full_fd(queue), .events = POLLOUT}, /* ppoll() skips negative ones */
-                            {.fd = queue->ends.news_fd, .events = POLLIN},
+                            {.fd = queue->ends.links.news_fd, .events = POLLIN},
                             {.fd = beside_fd, .events = POLLIN}};
 
     timeout_ns = udp_full_nap(queue, timeout_ns);
@@ -527,7 +527,7 @@ static void mmsg_wait(struct udp_queue *queue, int beside_fd, uint64_t timeout_n
     if (fds[2].revents != 0)
         udp_full_over(queue);
     if (fds[3].revents != 0)
-        udp_ends_doubt(queue);
+        link_watch_doubt(&queue->ends.links);
     if (fds[1].revents & POLLIN) {
         COUNT(queue->setup.counters, wait_syscalls, 1);
         if (read(queue->wake_fd, &wakes, sizeof wakes) < 0) /* the owner alone reads, so it cannot block */

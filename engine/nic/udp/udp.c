@@ -264,7 +264,7 @@ static void udp_queue_close(struct nic_queue *base)
         close(queue->sockets[i]);
     if (queue->wake_fd >= 0)
         close(queue->wake_fd);
-    udp_ends_close(queue);
+    link_watch_close(&queue->ends.links);
     free(queue->sockets);
     free(queue->peers);
     free(queue->batch.buffer);
@@ -313,7 +313,7 @@ static int udp_queue_open(struct nic *nic, const struct nic_queue_setup *setup, 
     queue->setup = *setup;
     queue->peer_free = queue->mtu_pending = UDP_NO_PEER;
     queue->full_socket = UDP_NONE_FULL;
-    queue->ends.news_fd = -1;
+    queue->ends.links.news_fd = -1;
     queue->batch.last_lost = UINT32_MAX;
     queue->batch.buffer = aligned_alloc(64, UDP_BATCH_BYTES);
     queue->wake_fd = eventfd(0, EFD_CLOEXEC);
@@ -327,10 +327,10 @@ static int udp_queue_open(struct nic *nic, const struct nic_queue_setup *setup, 
     } else {
         status = open_sockets(queue);
     }
-    if (status == 0)
-        status = udp_ends_open(queue);
-    if (status == 0)
+    if (status == 0) {
+        udp_ends_open(queue);
         status = open_driver(queue);
+    }
     if (status != 0) {
         udp_queue_close(&queue->base);
         return status;
@@ -439,7 +439,7 @@ static int find_route(const struct udp_queue *queue, const struct nic_host *host
     peer->traffic_class = host->traffic_class;
     if (host->nic != 0) {
         peer->nic = host->nic;
-        peer->interface = queue->ends.interface[host->nic - 1];
+        peer->interface = queue->ends.links.interface[host->nic - 1];
     }
     peer->datagram_bytes = ask_route(queue, peer);
     if (peer->datagram_bytes == 0) {
@@ -599,7 +599,7 @@ static unsigned udp_poll(struct nic_queue *base, struct nic_rx *out, unsigned ma
 
     unsigned count = queue->driver->poll(queue, out, max);
 
-    if (queue->ends.count != 0)
+    if (queue->ends.links.count != 0)
         udp_ends_count(queue, out, count);
     return count;
 }

@@ -14,7 +14,7 @@
 #define UCCL_UDP_H
 
 #include "core/units.h"
-#include "nic/netdev.h"
+#include "nic/link_watch.h"
 #include "nic/nic.h"
 
 enum {
@@ -94,14 +94,9 @@ struct udp_batch {
 
 /* What a queue knows of the engine's NICs, if those are several (ends.c). */
 struct udp_ends {
-    uint32_t count;                   /* 0: the kernel's routes alone decide */
-    uint32_t interface[NIC_ENDS_MAX]; /* the kernel's numbers; 0: gone */
-    uint32_t up;                      /* bits: usable, as last seen */
-    int news_fd;                      /* the kernel tells changes here; -1: it does not */
-    bool look;                        /* something has happened: see what */
-    uint32_t rounds;                  /* of event() since the last look */
-    uint32_t changed;                 /* bits: whose destinations are being reported, */
-    uint32_t cursor;                  /* from this peer on */
+    struct link_watch links;
+    uint32_t changed; /* bits: whose destinations are being reported, */
+    uint32_t cursor;  /* from this peer on */
 };
 
 struct udp_driver_ops;
@@ -179,10 +174,12 @@ unsigned udp_flush(struct nic_queue *base);
 
 /* udp/ends.c */
 void udp_choose_ends(struct udp_nic *nic);
-int udp_ends_open(struct udp_queue *queue);
-void udp_ends_close(struct udp_queue *queue);
-/* A send through this NIC has failed, or the kernel has news: the next event() looks. */
-void udp_ends_doubt(struct udp_queue *queue);
+void udp_ends_open(struct udp_queue *queue);
+/* Of nic_end_ops: those of the device, which TCP shares. */
+unsigned udp_ends_list(const struct nic *base, struct nic_end out[NIC_ENDS_MAX]);
+int udp_ends_holder(const struct nic *base, const union nic_address *address);
+int udp_ends_device(const struct nic *nic, unsigned end);
+bool udp_ends_up(const struct nic *nic, unsigned end);
 /* A control message of a received buffer: sets rx->nic if it tells the interface. */
 void udp_ends_read_control(const struct udp_queue *queue, const struct cmsghdr *cmsg, struct nic_rx *rx);
 void udp_ends_count(struct udp_queue *queue, const struct nic_rx *rx, unsigned count);

@@ -272,7 +272,7 @@ static bool uring_complete(struct udp_queue *queue, const struct io_uring_cqe *c
     }
     if (cqe->user_data == TAG_NEWS) {
         io->news_armed = false;
-        udp_ends_doubt(queue);
+        link_watch_doubt(&queue->ends.links);
         return false;
     }
     if (cqe->user_data == TAG_BESIDE) {
@@ -369,7 +369,7 @@ static void uring_wait(struct udp_queue *queue, int beside_fd, uint64_t timeout_
 
     arm_ring(queue);
     arm_room(queue);
-    arm_readable(io, queue->ends.news_fd, TAG_NEWS, &io->news_armed);
+    arm_readable(io, queue->ends.links.news_fd, TAG_NEWS, &io->news_armed);
     arm_readable(io, beside_fd, TAG_BESIDE, &io->beside_armed);
     COUNT(queue->setup.counters, wait_syscalls, 1);
     check_entry(queue,

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Whether the network interfaces of an engine with several NICs are usable, as one queue sees it: UDP's and TCP's.
+ *
+ * The kernel tells by rtnetlink that some link has changed. Whatever it says, we then ask each NIC for its state: that
+ * is what counts, also when messages were lost.
+ *
+ * Thread: the queue's owner.
+ */
+#ifndef UCCL_LINK_WATCH_H
+#define UCCL_LINK_WATCH_H
+
+#include "nic/netdev.h"
+
+struct link_watch {
+    uint32_t count;                          /* of NICs; 0: the kernel's routes alone decide */
+    const struct netdev *devs[NIC_ENDS_MAX]; /* what they were when the engine was opened */
+    uint32_t interface[NIC_ENDS_MAX];        /* the kernel's numbers, as last seen */
+    uint32_t up;                             /* bits: usable, as last seen */
+    _Atomic uint32_t *told_down;             /* bits, of all queues: whose loss has been logged, by whichever saw it */
+    int socket;                              /* any, to ask by */
+    int news_fd;                             /* the kernel tells changes here; -1: it does not */
+    bool look;                               /* something has happened: see what */
+    uint32_t rounds;                         /* of link_watch_look() since the news were last read */
+};
+
+/* What a look has found. Bits: NICs. */
+struct link_changes {
+    uint32_t state;  /* usable or not, which it was not */
+    uint32_t number; /* usable, with another number: the interface was made anew */
+};
+
+/* Begins with NICs that are all usable. `socket` stays the caller's. */
+void link_watch_open(struct link_watch *watch, const struct netdev *devs, const unsigned *ends, unsigned count,
+                     _Atomic uint32_t *told_down, int socket);
+void link_watch_close(struct link_watch *watch);
+
+/* A send through a NIC has failed, or the kernel has news: the next link_watch_look() looks. */
+static inline void link_watch_doubt(struct link_watch *watch)
+{
+    watch->look = true;
+}
+
+/* Once a round. True: it has looked at the NICs. Logs what it finds, unless another queue has done so. */
+bool link_watch_look(struct link_watch *watch, struct link_changes *changes);
+
+/* Whether NIC `nic`, as in nic_host, is unusable. */
+static inline bool link_watch_is_down(const struct link_watch *watch, unsigned nic)
+{
+    return nic != 0 && nic <= watch->count && !(watch->up >> (nic - 1) & 1);
+}
+
+#endif
