@@ -92,24 +92,46 @@ bool netdev_admits(const char *filter, const char *name, const union nic_address
 
 /* ---- properties ------------------------------------------------------------------------------ */
 
-/*
- * A number from /sys/class/net/NAME/FILE; `fallback` where it is missing, or no count of anything: drivers write the
- * -1 of an unknown speed also as 4294967295.
- */
-static long sysfs_number(const char *name, const char *file, long fallback)
+/* The number in a file; `fallback` where it is missing, or no count of anything. */
+static long number_in(const char *path, long fallback)
 {
-    char path[128];
     long value = -1;
-    FILE *stream;
+    FILE *stream = fopen(path, "re");
 
-    snprintf(path, sizeof path, "/sys/class/net/%s/%s", name, file);
-    stream = fopen(path, "re");
     if (!stream)
         return fallback;
     if (fscanf(stream, "%ld", &value) != 1)
         value = -1;
     fclose(stream);
     return value < 0 || value > INT32_MAX ? fallback : value;
+}
+
+/* From /sys/class/net/NAME/FILE. Drivers write the -1 of an unknown speed also as 4294967295. */
+static long sysfs_number(const char *name, const char *file, long fallback)
+{
+    char path[128];
+
+    snprintf(path, sizeof path, "/sys/class/net/%s/%s", name, file);
+    return number_in(path, fallback);
+}
+
+/* A setting of IPv4 that counts for an interface: its own or that of all, whichever is larger. */
+static long sysctl_number(const char *name, const char *setting)
+{
+    char path[128];
+    long all, own;
+
+    snprintf(path, sizeof path, "/proc/sys/net/ipv4/conf/all/%s", setting);
+    all = number_in(path, 0);
+    snprintf(path, sizeof path, "/proc/sys/net/ipv4/conf/%s/%s", name, setting);
+    own = number_in(path, 0);
+    return all > own ? all : own;
+}
+
+bool netdev_mixes_addresses(const char *name)
+{
+    enum { OWN_ALONE = 1, BEST_ALONE = 2 };
+    return sysctl_number(name, "arp_ignore") < OWN_ALONE || sysctl_number(name, "arp_announce") < BEST_ALONE;
 }
 
 static bool sysfs_exists(const char *name, const char *file)

@@ -72,6 +72,13 @@ unsigned netdev_choose(const struct netdev *devs, int count, unsigned max, unsig
 unsigned netdev_of_address(const union nic_address *address);
 
 /*
+ * Whether interface `name` answers ARP requests for IPv4 addresses of other interfaces of this machine, or sends its
+ * own in their names, as Linux does unless told otherwise (arp_ignore, arp_announce). Then others in its subnet send to
+ * it what is meant for those.
+ */
+bool netdev_mixes_addresses(const char *name);
+
+/*
  * A link-local IPv6 address is complete with the interface that leads to its link, whose number means nothing on
  * another machine. Where `address` is such and names none: sets the interface that has this very address (the peer
  * is on this machine), else the best that `filter` (UCCL_SOCKET_IFNAME) admits, has a link-local address and is

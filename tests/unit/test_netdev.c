@@ -170,6 +170,18 @@ static void write_sys(const char *file, const char *text)
     fclose(stream);
 }
 
+static void write_setting(const char *name, const char *text)
+{
+    char path[128];
+    FILE *stream;
+
+    snprintf(path, sizeof path, "/proc/sys/net/ipv4/conf/%s", name);
+    stream = fopen(path, "we");
+    cr_assert_neq(stream, NULL, "%s", path);
+    fputs(text, stream);
+    cr_assert_eq(fclose(stream), 0, "%s", path);
+}
+
 Test(netdev, speed_and_node)
 {
     static const struct {
@@ -206,6 +218,30 @@ Test(netdev, speed_and_node)
         cr_expect_eq(devs[0].numa_node, rows[i].numa_node, "row %zu: %d", i, devs[0].numa_node);
         free(devs);
     }
+}
+
+/* ARP: the larger of a setting of all interfaces and one of their own counts. */
+Test(netdev, an_interface_may_mix_addresses)
+{
+    static const struct {
+        const char *all_ignore, *own_ignore, *all_announce, *own_announce;
+        bool mixes;
+    } rows[] = {
+        {"0", "0", "0", "0", true},  {"1", "0", "0", "0", true},  {"0", "0", "2", "0", true},
+        {"1", "0", "1", "1", true},  {"1", "0", "2", "0", false}, {"0", "1", "0", "2", false},
+        {"2", "0", "0", "2", false}, {"0", "1", "1", "0", true},
+    };
+
+    if (!alone_with_loopback())
+        cr_skip_test("settings cannot be made up: no namespaces");
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        write_setting("all/arp_ignore", rows[i].all_ignore);
+        write_setting("lo/arp_ignore", rows[i].own_ignore);
+        write_setting("all/arp_announce", rows[i].all_announce);
+        write_setting("lo/arp_announce", rows[i].own_announce);
+        cr_expect_eq(netdev_mixes_addresses("lo"), rows[i].mixes, "row %zu", i);
+    }
+    cr_assert(netdev_mixes_addresses("nosuchinterface") == netdev_mixes_addresses("lo")); /* that of all counts */
 }
 
 /* An interface that is down may have addresses: they are nobody's. */

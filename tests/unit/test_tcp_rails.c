@@ -3,6 +3,7 @@
  * Connections through several NICs: which addresses they have, of which rail an accepted one is, and what becomes of
  * them when a NIC goes down and comes back. The kernel's answers about links are made up.
  */
+#include "nic/udp/udp.h"
 #include "tcp_pair.h"
 
 #include <net/if.h>
@@ -80,12 +81,13 @@ static void assert_name(int fd, bool own, const char *text)
     cr_assert_eq(address.v4.sin_addr.s_addr, expected.v4.sin_addr.s_addr, "not %s", text);
 }
 
-/* The sides number their rails differently. */
-Test(tcp_rails, each_connection_has_the_addresses_of_its_rail, .timeout = 60)
+/* The sides number their rails differently. `shared`: what is meant for one NIC may come by another. */
+static void check_addresses(bool shared)
 {
     struct pair *pair = open_pair(0, "127.0.0.1");
     uint32_t destinations[2][RAILS];
     pair->nic->ends = &fake_ends;
+    udp_nic_of(pair->nic)->shared = shared ? (1u << RAILS) - 1 : 0;
     for (unsigned i = 0; i < RAILS; i++)
         destinations[1][i] = add_rail(&pair->sides[1], &pair->sides[0], i, RAILS - 1 - i);
     for (unsigned i = 0; i < RAILS; i++)
@@ -105,13 +107,24 @@ Test(tcp_rails, each_connection_has_the_addresses_of_its_rail, .timeout = 60)
                 assert_name(fd, true, addresses[rail][side]);
                 assert_name(fd, false, addresses[rail][!side]);
                 cr_assert_eq(getsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, name, &length), 0);
-                cr_assert_str_eq(name, "lo");
+                cr_assert_str_eq(name, shared ? "" : "lo");
             }
     }
     for (unsigned side = 0; side < 2; side++)
         for (unsigned i = 0; i < RAILS; i++)
             tcp_datagram_ops.peer_remove(&pair->sides[side].queue->base, destinations[side][i]);
     close_pair(pair);
+}
+
+Test(tcp_rails, each_connection_has_the_addresses_of_its_rail, .timeout = 60)
+{
+    check_addresses(false);
+}
+
+/* A connection that is bound to a NIC would refuse what comes by another one. */
+Test(tcp_rails, where_nics_answer_for_each_other_addresses_must_do, .timeout = 60)
+{
+    check_addresses(true);
 }
 
 /* A connection with other addresses than any rail is a stranger's, and the rail goes without. */

@@ -188,6 +188,15 @@ Test(udp_ends, an_interface_made_anew_is_used_by_its_number, .init = open_ends)
     cr_assert_eq(rx.nic, 2);
 }
 
+/* Of NICs in one subnet each may receive what is meant for the other, as the kernel is set by default. */
+Test(udp_ends, nics_of_one_subnet_may_receive_for_each_other, .init = open_ends)
+{
+    cr_assert_eq(nic.shared, 0);
+    devs[1].address.v4.sin_addr.s_addr = htonl(0x0a000002);
+    udp_choose_ends(&nic);
+    cr_assert_eq(nic.shared, netdev_mixes_addresses("eth0") ? 3 : 0);
+}
+
 Test(udp_ends, received_datagrams_count_for_their_nic, .init = open_ends)
 {
     const struct nic_rx rx[] = {{.nic = 1, .length = 3001, .stride = 1000},

@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "nic/pair.h"
 #include "nic/tcp/tcp.h"
+#include "nic/udp/udp.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -83,12 +84,17 @@ bool tcp_watch_links(struct tcp_queue *queue)
 
 /* ---- one of several NICs ---------------------------------------------------------------------- */
 
-/* What leaves by the connection goes through the peer's NIC, though others of ours may be in that subnet. */
+/*
+ * What leaves by the connection goes through the peer's NIC, though others of ours may be in that subnet. What comes
+ * by another one is refused then. So where packets may do so, the routes decide by our address alone.
+ */
 static void keep_to_nic(const struct tcp_queue *queue, const struct tcp_peer *peer, int fd)
 {
     const struct nic *nic = queue->base.nic;
     struct uccl_device device;
     union nic_address address;
+    if (udp_nic_of(nic)->shared >> (peer->nic - 1) & 1)
+        return;
     if (nic->ops->device(nic, nic->ends->device(nic, peer->nic - 1), &device, &address) == 0 &&
         setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, device.name, (socklen_t)strlen(device.name)) != 0)
         LOG_DBG("a TCP connection is not bound to %s: %s", device.name, strerror(errno));

@@ -9,6 +9,8 @@
 #include "nic/udp/udp.h"
 
 #include "base/log.h"
+#include "base/warned.h"
+#include "nic/pair.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -151,6 +153,30 @@ static const struct nic_end_ops udp_end_ops = {.list = udp_ends_list,
                                                .up = udp_ends_up,
                                                .event = udp_ends_event};
 
+/* What is meant for end `i` may come by end `j`. */
+static bool receives_for(const struct nic_end *ends, const struct udp_nic *nic, unsigned i, unsigned j)
+{
+    return i != j && ends[i].address.any.sa_family == AF_INET && nic_end_covers(&ends[j], &ends[i].address) &&
+           netdev_mixes_addresses(dev_of(&nic->base, j)->name);
+}
+
+static void find_shared(struct udp_nic *nic)
+{
+    struct nic_end ends[NIC_ENDS_MAX];
+    unsigned count = udp_ends_list(&nic->base, ends);
+
+    for (unsigned i = 0; i < count; i++)
+        for (unsigned j = 0; j < count; j++) {
+            if (!receives_for(ends, nic, i, j))
+                continue;
+            nic->shared |= UINT32_C(1) << i;
+            if (warned_first("interfaces of one subnet"))
+                LOG_WARNING("network interface %s answers for the address of %s: set net.ipv4.conf.all.arp_ignore=1 "
+                            "and arp_announce=2",
+                            dev_of(&nic->base, j)->name, dev_of(&nic->base, i)->name);
+        }
+}
+
 void udp_choose_ends(struct udp_nic *nic)
 {
     nic->end_count = netdev_choose(nic->devs, nic->dev_count, (unsigned)nic->params.max_nics, nic->ends);
@@ -158,4 +184,5 @@ void udp_choose_ends(struct udp_nic *nic)
         nic->end_count = 0;
     else
         nic->base.ends = &udp_end_ops;
+    find_shared(nic);
 }

@@ -132,6 +132,7 @@ struct udp_nic {
     int dev_count;
     unsigned ends[NIC_ENDS_MAX]; /* the devices in use, if those are several */
     unsigned end_count;
+    uint32_t shared;            /* bits: ends for which others may receive (netdev_mixes_addresses()) */
     _Atomic uint32_t told_down; /* bits: ends whose loss has been logged, by whichever queue saw it first */
 };
 
