@@ -4,7 +4,7 @@
 # small Meson project whose tests are shell scripts, counted by the functions of run.sh. TAP.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/integration/lib.sh"
-plan 41
+plan 42
 
 # What run.sh says of COMMAND..., which calls its functions: the status is that of run.sh
 run_sh() {
@@ -241,6 +241,25 @@ made_anew() {
     mutation fails && grep -q 'made anew' "$WORK/check.log"
 }
 check "mutants: what a killed run has left is made anew" made_anew
+
+# A process that has ended may have left its number to another script's
+signals_its_own() {
+    # shellcheck disable=SC2016 # for the inner shell
+    bash -c '. "$1/tests/integration/lib.sh"
+        kill() { echo "kill $*"; builtin kill "$@"; }
+        start gone true; gone=$PID
+        ended "$gone" 20
+        start left sh -c "exit 7"
+        left=$PID naps=0
+        until [ ! -e "/proc/$left" ]; do nap; done
+        start lives sleep 100
+        echo "its own: kill -KILL $PID"
+        ended "$gone" 0 && ended "$left" 0 && echo "status $STATUS"' signals_its_own "$SOURCE" >"$WORK/said.log" 2>&1
+    cat "$WORK/said.log"
+    grep -q '^status 7$' "$WORK/said.log" &&
+        [ "$(grep '^kill' "$WORK/said.log")" = "$(sed -n 's/^its own: //p' "$WORK/said.log")" ]
+}
+check "a script signals no process that has ended" signals_its_own
 
 # a real program of Criterion, which finds its own tests in /proc
 program_is without_proc "exec unshare -m sh -c 'mount -t tmpfs none /proc && exec \"\$@\"' sh \"\$@\""

@@ -20,15 +20,24 @@ IN_SERVER=() # command prefix of servers, such as: ip netns exec NAME
 IN_CLIENT=()
 
 checks=0 failures=0 planned=
-started=()
 namespaces=()
 
+# Processes that have been started and live, in LIVING. Where other scripts start many, the number of a process that
+# has ended is soon another one's: never signal it, nor ask whether it lives.
+living() {
+    jobs -rp >"$WORK/living"
+    mapfile -t LIVING <"$WORK/living"
+}
+
+# lives PID: of those that have been started
+lives() {
+    living
+    [[ " ${LIVING[*]} " == *" $1 "* ]]
+}
+
 cleanup() {
-    local pid
-    for pid in "${started[@]}"; do
-        kill -KILL "$pid" 2>/dev/null
-        kill -CONT "$pid" 2>/dev/null
-    done
+    living
+    [ ${#LIVING[@]} -eq 0 ] || kill -KILL "${LIVING[@]}" 2>/dev/null
     wait 2>/dev/null
     [ ${#namespaces[@]} -eq 0 ] || "$NETNS" down "${namespaces[@]}"
     rm -rf "$WORK"
@@ -105,7 +114,6 @@ start() {
     : >"$WORK/$name.log" # now: who looks before the process runs must not see what one before it has printed
     "$@" >>"$WORK/$name.log" 2>&1 </dev/null 9>&- &
     PID=$!
-    started+=("$PID")
 }
 
 # nap: a moment between two looks, each time a little longer up to 30 ms, by the caller's `naps`: most that is
@@ -119,7 +127,7 @@ nap() {
 # ended PID SECONDS: waits for its end and leaves its exit status in STATUS; kills it when too slow
 ended() {
     local pid=$1 until_us=$((${EPOCHREALTIME//[!0-9]/} + $2 * 1000000)) naps=0
-    while kill -0 "$pid" 2>/dev/null; do
+    while lives "$pid"; do
         if [ "${EPOCHREALTIME//[!0-9]/}" -ge "$until_us" ]; then
             kill -KILL "$pid" 2>/dev/null
             wait "$pid" 2>/dev/null
@@ -173,7 +181,7 @@ established() { has_socket "$1" "$2" 01; }
 # wait_listening PID PORT: until the server listens, or has ended
 LISTEN_LIMIT_S=20
 wait_listening() {
-    until_true "$LISTEN_LIMIT_S" eval "listening $1 $2 || ! kill -0 $1 2>/dev/null"
+    until_true "$LISTEN_LIMIT_S" eval "listening $1 $2 || ! lives $1"
     listening "$1" "$2"
 }
 
