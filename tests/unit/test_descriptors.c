@@ -43,8 +43,16 @@ static void fill_gaps(void)
     for (int i = 0; i < 1024; i++)
         last = fcntl(i, F_GETFD) >= 0 ? i : last;
     while ((fd = dup(STDERR_FILENO)) >= 0 && fd < last)
-        ;
+        house_descriptors++; /* it stays */
     close(fd);
+}
+
+/* As many are open as before, perhaps after a moment: an engine thread may hold one for a question. */
+static void check_kept(unsigned before)
+{
+    for (uint64_t end_ms = now_ms() + SOON_MS; open_count() != before && now_ms() < end_ms;)
+        sleep_us(1000);
+    cr_assert_eq(open_count(), before, "%u of %u descriptors are kept", open_count(), before);
 }
 
 /* Lets the process open `count` more. */
@@ -101,9 +109,10 @@ BOTH(descriptors, open)
         leave(left);
         engine = open_lending(lend);
         leave_enough();
-        if (!engine)
+        if (!engine) {
             check_said(left);
-        cr_assert(engine || open_count() == before, "%u of %u descriptors are kept", open_count(), before);
+            check_kept(before);
+        }
     }
     cr_assert_not_null(engine);
     cr_assert_gt(left, 6, "an engine takes some");
@@ -187,7 +196,7 @@ BOTH(descriptors, connect)
             IS(error, UCCL_ENOMEM);
             check_said(left);
         }
-        cr_assert_eq(open_count(), before, "%u of %u descriptors are kept", open_count(), before);
+        check_kept(before);
     }
     cr_assert_gt(left, 2);
     IS(error, 0);
