@@ -19,7 +19,7 @@
 
 #include "uccl/engine.h"
 
-enum { TIMEOUT_S = 30, SOON_MS = 10000 };
+enum { TIMEOUT_S = 60, SOON_MS = 10000 };
 
 /* For uccl_set_log(), where messages are expected and nobody looks at them. */
 static inline void log_nothing(void *user, enum uccl_log_level level, const char *text)

@@ -143,7 +143,9 @@ static inline struct sockaddr_in loopback(uint16_t port, unsigned host)
 static inline int knock(uccl_listener *listener, unsigned host)
 {
     struct sockaddr_in from = loopback(0, host), to = loopback(uccl_listener_port(listener), 1);
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), one = 1;
+    /* the port is chosen by connect(), which may take one that connections to other listeners have */
+    cr_assert_eq(setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &one, sizeof one), 0);
     cr_assert(fd >= 0 && bind(fd, (struct sockaddr *)&from, sizeof from) == 0);
     cr_assert_eq(connect(fd, (struct sockaddr *)&to, sizeof to), 0, "%s", strerror(errno));
     return fd;
