@@ -106,6 +106,33 @@ Test(verbs_rails, connection_writes_by_all_ports)
     close_gdr();
 }
 
+/* Small messages go by the port at which their connection begins. */
+Test(verbs_rails, small_messages_go_by_the_own_port)
+{
+    enum { FEW = 5, BYTES = 1000 };
+    open_engines("2", "RCMODE", "0");
+    for (int device = 0; device < 2; device++) {
+        struct side from = {0}, to = {0};
+        connect_by(device ? "fake1" : "fake0");
+        from = side_make(pair.engine[0], false, LENGTH);
+        to = side_make(pair.engine[1], false, LENGTH);
+        uint64_t own, other, end_ms = now_ms() + SOON_MS;
+        do { /* a busy machine may take a port for dead for a moment */
+            own = sent_by(device);
+            other = sent_by(!device);
+            for (unsigned i = 0; i < FEW; i++)
+                move(&from, &to, BYTES, i);
+            own = sent_by(device) - own;
+            other = sent_by(!device) - other;
+            cr_assert(now_ms() < end_ms, "device %d: %llu and %llu bytes", device, (unsigned long long)own,
+                      (unsigned long long)other);
+        } while (own < FEW * BYTES || other >= FEW * BYTES);
+        side_free(&from);
+        side_free(&to);
+    }
+    close_gdr();
+}
+
 /* Messages from host memory while the first port is lost, by what the device tells; no byte may be wrong, no message
  * may fail, and writes go by that port again when it is back. */
 static void port_lost(const char *name, const char *value, bool removed)
