@@ -9,7 +9,7 @@ need_namespaces
 export UCCL_BACKEND=udp # large messages would go over TCP
 [ -c /dev/net/tun ] || skip_all "no /dev/net/tun"
 
-LIMIT_MS=5000
+LIMIT_MS=15000 # what is lost for good would never arrive; on a busy machine the search took 6 s
 
 # behind RELAY_FLAG...: what follows runs with such a relay
 behind() {
@@ -34,8 +34,8 @@ told() {
 # ends CLIENT_WARNINGS SERVER_WARNINGS
 ends() {
     local result=0
-    ended "$CLIENT" 20 && [ "$STATUS" = 0 ] || result=1
-    ended "$SERVER" 20 && [ "$STATUS" = 0 ] || result=1
+    ended "$CLIENT" 60 && [ "$STATUS" = 0 ] || result=1
+    ended "$SERVER" 60 && [ "$STATUS" = 0 ] || result=1
     told client "$1" && told server "$2" || result=1
     return "$result"
 }
@@ -57,7 +57,7 @@ both() {
 # soon SINCE_MS PATTERN: the client has said so within the time
 soon() {
     local took_ms result=0
-    until_true 10 grep -q "$2" "$WORK/client.log" || result=1
+    until_true 20 grep -q "$2" "$WORK/client.log" || result=1
     took_ms=$(($(now_ms) - $1))
     echo "it took $took_ms ms"
     [ "$result" = 0 ] && [ "$took_ms" -le "$LIMIT_MS" ]
@@ -69,8 +69,8 @@ ends() {
     until_true 40 eval "[ \$(warnings client) = $1 ] && [ \$(warnings server) = $2 ]" || result=1
     sleep 0.3 # for one too many
     touch "$WORK/go"
-    ended "$CLIENT" 20 && [ "$STATUS" = 0 ] || result=1
-    ended "$SERVER" 20 && [ "$STATUS" = 0 ] || result=1
+    ended "$CLIENT" 60 && [ "$STATUS" = 0 ] || result=1
+    ended "$SERVER" 60 && [ "$STATUS" = 0 ] || result=1
     told client "$1" && told server "$2" || result=1
     over || result=1
     return "$result"
@@ -95,7 +95,7 @@ under_way() {
     behind --hole-later "$@" || return 1
     for _ in {1..60}; do more+=(send:1000000 wait); done
     both "${more[@]}" "until:$WORK/go" send:1000000 wait || return 1
-    until_true 10 grep -q '^send 9: ' "$WORK/client.log" || return 1
+    until_true 40 grep -q '^send 9: ' "$WORK/client.log" || return 1
     kill -USR1 "$relay"
     since_ms=$(now_ms)
     said client '^send 59: ' && echo "the traffic was over too soon" && result=1
