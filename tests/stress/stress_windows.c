@@ -236,6 +236,7 @@ static void cancels(uint64_t seed, const char *lend)
     unsigned cancelled = 0, turn = 0, since = 0;
     uint64_t start_ns = now_ns();
     cancels_of.late = 0;
+    atomic_store(&cancels_of.offered, NULL); /* of an engine that is closed: the last canceller may have been late */
     atomic_store(&cancels_of.over, 0);
     start(&canceller, cancel_what_is_offered, NULL);
     start(&sender.thread, send_what_is_wanted, &sender);
