@@ -3,6 +3,7 @@
 #include "tcp_pair.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <stdio.h>
 
 static const char *const addresses[] = {"127.0.0.1", "::1"};
@@ -266,6 +267,67 @@ Test(tcp, strangers_are_bounded, .timeout = 60)
         cr_assert(is_closed(fds[i]));
         close(fds[i]);
     }
+    close_pair(pair);
+}
+
+/* Sends a small message by `path`. Returns the system calls of the poll that has received it, and `*polls` until then.
+ */
+static uint64_t receive_one(struct pair *pair, uint16_t path, unsigned *polls)
+{
+    struct side *from = &pair->sides[0], *to = &pair->sides[1];
+    static uint8_t buffer[4096];
+    struct pollfd readable = {.fd = to->queue->peers->conns[path].fd, .events = POLLIN};
+    uint64_t calls = 0;
+    cr_assert(send_small(from, 0, 8, path, buffer));
+    tcp_datagram_ops.flush(&from->queue->base);
+    cr_assert_eq(poll(&readable, 1, DEADLINE_MS), 1);
+    for (unsigned before = to->plain; to->plain == before; ++*polls) {
+        calls = to->counters.rx_syscalls;
+        pump(to);
+        calls = to->counters.rx_syscalls - calls;
+    }
+    return calls;
+}
+
+static uint64_t receive_many(struct pair *pair, unsigned count, uint16_t path, uint16_t other_path)
+{
+    uint64_t calls = 0;
+    unsigned polls = 0;
+    for (unsigned i = 0; i < count; i++)
+        calls += receive_one(pair, i % 2 ? path : other_path, &polls);
+    return calls;
+}
+
+Test(tcp, who_alone_sends_is_read_without_a_look, .timeout = 60)
+{
+    struct pair *pair = open_pair(0, "127.0.0.1");
+    receive_many(pair, 16, 0, 0);
+    cr_assert_leq(receive_many(pair, 64, 0, 0), 64 * 3 / 2);
+    receive_many(pair, 64, 0, 1);
+    cr_assert_leq(pair->sides[1].queue->sole_reads, 1, "two of them are looked for");
+    close_pair(pair);
+}
+
+Test(tcp, who_else_sends_is_heard_within_a_few_polls, .timeout = 60)
+{
+    struct pair *pair = open_pair(0, "127.0.0.1");
+    struct side *to = &pair->sides[1];
+    unsigned polls = 0;
+    receive_many(pair, 32, 0, 0);
+    receive_one(pair, 1, &polls);
+    cr_assert_leq(polls, 4);
+    receive_many(pair, 32, 0, 0);
+    int fd = dial(to);
+    struct pollfd readable = {.fd = to->queue->listen_fd, .events = POLLIN};
+    cr_assert_eq(poll(&readable, 1, DEADLINE_MS), 1);
+    for (unsigned i = 0; i < 4; i++)
+        pump(to);
+    cr_assert_eq(to->queue->stranger_count, 1);
+    close(fd);
+    receive_many(pair, 32, 0, 0);
+    tcp_break(to->queue, &to->queue->peers->conns[0], "a test wants it");
+    cr_assert_null(to->queue->sole, "it may be freed");
+    pump(to);
     close_pair(pair);
 }
 

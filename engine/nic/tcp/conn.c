@@ -89,6 +89,8 @@ static void put_down(struct tcp_queue *queue, struct tcp_conn *conn)
     conn->loss = (struct tcp_loss){0};
     conn->act_ns = UINT64_MAX;
     queue_remove(&queue->ready, &conn->ready);
+    if (queue->sole == conn)
+        queue->sole = NULL;
     tcp_forget_in(conn);
     tcp_forget_out(queue, conn);
 }

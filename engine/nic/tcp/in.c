@@ -23,6 +23,8 @@ enum {
     READS_MAX = 4,   /* of one connection before the next one's turn */
     LOOK_EVERY = 16, /* polls, at most, while connections are ready anyway, or the queue is calm */
     CALM_LOOKS = 64, /* that found nothing */
+    SOLE_READS = 8,  /* of one connection alone, before it is read without a look */
+    SOLE_EVERY = 4,  /* polls, at most, for each look then */
 };
 
 void tcp_free_spent(struct tcp_queue *queue)
@@ -58,7 +60,8 @@ static ssize_t read_some(struct tcp_queue *queue, struct tcp_conn *conn, struct 
     for (unsigned i = 0; i < count; i++)
         wanted += iovecs[i].iov_len;
     do {
-        got = recvmsg(conn->fd, &message, MSG_DONTWAIT);
+        got = count == 1 ? recv(conn->fd, iovecs->iov_base, wanted, MSG_DONTWAIT)
+                         : recvmsg(conn->fd, &message, MSG_DONTWAIT);
         COUNT(queue->setup.counters, rx_syscalls, 1);
     } while (got < 0 && errno == EINTR);
     if (got > 0) {
@@ -276,6 +279,25 @@ static void count_read(struct tcp_queue *queue, const struct tcp_conn *conn, con
         COUNT(end, rx_bytes, rx[i].length);
 }
 
+/* Something has come over the connection. */
+static void note_sole(struct tcp_queue *queue, struct tcp_conn *conn)
+{
+    if (queue->sole != conn)
+        queue->sole_reads = 0;
+    queue->sole = conn;
+    queue->sole_reads++;
+}
+
+/*
+ * Whether small messages come over one connection alone, as in a ping-pong. It is read without a look then, which saves
+ * a system call for each message. Other connections and strangers wait for SOLE_EVERY polls at most. The edge of what
+ * was read so stays in epoll until the next look: a sleep ends once for nothing.
+ */
+static bool has_sole(const struct tcp_queue *queue)
+{
+    return queue->sole && queue->sole->path == 0 && queue->sole_reads >= SOLE_READS && !queue->setup.beside;
+}
+
 /*
  * Whether to ask the kernel, which is a system call. The rounds of a queue beside another are that one's: without
  * connections it is hardly looked at, and where these have been calm for long, now and then and after each sleep.
@@ -286,7 +308,7 @@ static bool is_to_look(struct tcp_queue *queue)
     if (queue->ready.head)
         return queue->since_look >= LOOK_EVERY;
     if (!queue->setup.beside)
-        return true;
+        return !has_sole(queue) || queue->since_look >= SOLE_EVERY;
     if (queue->live == 0 && queue->stranger_count == 0)
         return queue->since_look >= LOOK_UNUSED;
     return queue->calm_looks < CALM_LOOKS || queue->since_look >= LOOK_EVERY;
@@ -300,8 +322,12 @@ unsigned tcp_poll(struct nic_queue *base, struct nic_rx *out, unsigned max)
     queue->slots_used = 0;
     if (max > TCP_SLOTS)
         max = TCP_SLOTS;
-    if (is_to_look(queue))
+    if (is_to_look(queue)) {
         tcp_look(queue);
+    } else if (has_sole(queue)) {
+        queue->sole->readable = true;
+        queue_append(&queue->ready, &queue->sole->ready);
+    }
     queue->turn++;
     while (count < max) {
         struct tcp_conn *conn = QUEUE_HOLDER(queue->ready.head, struct tcp_conn, ready);
@@ -312,6 +338,8 @@ unsigned tcp_poll(struct nic_queue *base, struct nic_rx *out, unsigned max)
         unsigned read = read_conn(queue, conn, out + count, max - count);
         count_read(queue, conn, out + count, read);
         count += read;
+        if (read)
+            note_sole(queue, conn);
         if (has_more(conn))
             queue_append(&queue->ready, &conn->ready);
     }

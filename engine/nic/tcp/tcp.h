@@ -133,10 +133,12 @@ struct tcp_queue {
     uint64_t act_ns;    /* when tcp_act() has something to do; UINT64_MAX: never */
     struct link_watch links;
     struct queue ready, events;
-    uint32_t turn;       /* number of poll() */
-    unsigned since_look; /* polls since the last look at epoll */
-    unsigned calm_looks; /* in a row that found nothing */
-    unsigned live;       /* connections that are up or being dialled */
+    uint32_t turn;         /* number of poll() */
+    unsigned since_look;   /* polls since the last look at epoll */
+    unsigned calm_looks;   /* in a row that found nothing */
+    struct tcp_conn *sole; /* the last one that has brought something; NULL: it is gone */
+    unsigned sole_reads;   /* in which it did, since another one has */
+    unsigned live;         /* connections that are up or being dialled */
     struct tcp_peer *peers;
     struct tcp_peer **by_destination;
     uint32_t destination_count;
