@@ -4,6 +4,9 @@
  * Beside datagrams a connection that loses much is no good way for large messages: the kernel halves its window for
  * each loss, and waits for a fifth of a second where it loses the last segments.
  *
+ * A connection that has grown until some queue overflowed loses a burst, and then nothing for long. So a single look
+ * says little: the network loses too much if two looks in a row find that.
+ *
  * Segments that the peer had got already were not lost: it says so by duplicate SACKs (RFC 2883). Those of a peer that
  * is stopped are such, since its kernel delays acknowledgements while nobody reads.
  *
@@ -37,7 +40,9 @@ bool tcp_loses(struct tcp_loss *loss, const struct tcp_info *info)
         return false;
     loss->segments = info->tcpi_data_segs_out;
     loss->all_lost = lost;
-    return (uint64_t)loss->lost * LOSS_SHARE >= loss->sent;
+    bool before = loss->much;
+    loss->much = (uint64_t)loss->lost * LOSS_SHARE >= loss->sent;
+    return loss->much && before;
 }
 
 void tcp_look_for_loss(struct tcp_queue *queue, struct tcp_conn *conn, size_t bytes)

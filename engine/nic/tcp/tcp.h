@@ -55,6 +55,7 @@ enum tcp_body {
 struct tcp_loss {
     uint32_t segments, all_lost; /* sent, and lost, up to the last look that had enough of them */
     uint32_t sent, lost;         /* between the one before and the newest look */
+    bool much;                   /* that was too much */
 };
 
 struct tcp_peer;
@@ -253,7 +254,7 @@ bool tcp_links_event(struct nic_queue *base, struct nic_end_event *out);
 
 /* The kernel has taken so many bytes: looks now and then how many segments it had to send again. */
 void tcp_look_for_loss(struct tcp_queue *queue, struct tcp_conn *conn, size_t bytes);
-/* Whether the network has lost too much since the last look that had enough to tell; from TCP_INFO. */
+/* Whether the network has lost too much before the last look that had enough to tell and since; from TCP_INFO. */
 struct tcp_info;
 bool tcp_loses(struct tcp_loss *loss, const struct tcp_info *info);
 
