@@ -17,7 +17,10 @@
 #include <string.h>
 #include <sys/uio.h>
 
-enum { RETRY_NS = 1000 * 1000 }; /* after a lack of memory */
+enum {
+    RETRY_NS = 1000 * 1000, /* after a lack of memory */
+    JOINED_BYTES = 512,     /* a copy of so few costs less than sendmsg() over several places */
+};
 
 /* There was no memory, and epoll may never tell that there is some. */
 static void write_later(struct tcp_queue *queue, struct tcp_conn *conn)
@@ -32,7 +35,8 @@ static ssize_t write_some(struct tcp_queue *queue, struct tcp_conn *conn, struct
     struct msghdr message = {.msg_iov = iovecs, .msg_iovlen = count};
     ssize_t taken;
     do {
-        taken = sendmsg(conn->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+        taken = count == 1 ? send(conn->fd, iovecs->iov_base, iovecs->iov_len, MSG_DONTWAIT | MSG_NOSIGNAL)
+                           : sendmsg(conn->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
         COUNT(queue->setup.counters, tx_syscalls, 1);
     } while (taken < 0 && errno == EINTR);
     if (taken >= 0) {
@@ -83,6 +87,13 @@ static void write_held(struct tcp_queue *queue)
     queue->held_records = queue->iovec_count = queue->held_bytes = 0;
     if (!conn || total == 0)
         return;
+    uint8_t joined[JOINED_BYTES];
+    if (total <= sizeof joined) {
+        for (size_t i = 0, at = 0; i < count; at += queue->iovecs[i++].iov_len)
+            memcpy(joined + at, queue->iovecs[i].iov_base, queue->iovecs[i].iov_len);
+        queue->iovecs[0] = (struct iovec){joined, total};
+        count = 1;
+    }
     ssize_t taken = write_some(queue, conn, queue->iovecs, count);
     if (taken >= 0 && (size_t)taken < total)
         keep_tail(queue, conn, queue->iovecs, count, (size_t)taken, total);
