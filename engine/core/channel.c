@@ -59,9 +59,16 @@ const struct cc_ops cc_none = {.name = "none", .init = begin, .on_ack = on_ack, 
 
 /* ---- paths ----------------------------------------------------------------------------------- */
 
+/* A path keeps its turn for so many records: the NIC writes them in one system call (TCP_BATCH_MAX). */
+enum { TURN_RECORDS = 4 };
+static bool in_turn(const struct path *path)
+{
+    return (path->next_seq - 1) % TURN_RECORDS != 0;
+}
+
 /*
- * Of all but path 0 the one with room that has the fewest chunks in flight; of several such the one that has been
- * chosen least. -1: none; `*up`: some is connected.
+ * Of all but path 0, with room: the one whose turn it is, else the one with the fewest chunks in flight; of several such
+ * the one that has been chosen least. -1: none; `*up`: some is connected.
  */
 static int least_busy(const struct path_set *set, bool *up)
 {
@@ -72,9 +79,11 @@ static int least_busy(const struct path_set *set, bool *up)
         *up |= path->channel != CHANNEL_DOWN;
         if (path->channel != CHANNEL_ROOM)
             continue;
-        bool better = path->in_flight != other->in_flight ? path->in_flight < other->in_flight
-                                                          : (int32_t)(path->next_seq - other->next_seq) < 0;
-        if (best < 0 || better)
+        bool better = in_turn(path);
+        if (!better)
+            better = path->in_flight != other->in_flight ? path->in_flight < other->in_flight
+                                                         : (int32_t)(path->next_seq - other->next_seq) < 0;
+        if (best < 0 || (better && !in_turn(other)))
             best = i;
     }
     return best;

@@ -242,6 +242,14 @@ static inline bool send_desc(struct side *side, const struct tx_desc *desc)
     return tcp_datagram_ops.send(&side->queue->base, desc);
 }
 
+/* The same, with the flush that an engine thread makes after all that it sends. */
+static inline bool send_now(struct side *side, const struct tx_desc *desc)
+{
+    bool sent = send_desc(side, desc);
+    tcp_datagram_ops.flush(&side->queue->base);
+    return sent;
+}
+
 /* A small message: `bytes` of the message from `offset` on, in `buffer`, which outlives the flush. */
 static inline bool send_small(struct side *side, uint32_t offset, uint32_t bytes, uint16_t path, uint8_t *buffer)
 {

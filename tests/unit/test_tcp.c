@@ -153,7 +153,7 @@ Test(tcp, broken_connections_are_made_again, .timeout = 60)
         unsigned before[2] = {from->broken[path], to->broken[path]};
         struct linger reset = {.l_onoff = 1};
         to->bulk_bytes = 0;
-        cr_assert(send_desc(from, &desc)); /* is under way, or not, when the connection ends */
+        cr_assert(send_now(from, &desc)); /* is under way, or not, when the connection ends */
         struct tcp_conn *conn = tcp_conn_of(breaks->queue, breaks->destination, path);
         if (i % 2) /* by a reset, else by the end of the stream */
             setsockopt(conn->fd, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
@@ -162,7 +162,7 @@ Test(tcp, broken_connections_are_made_again, .timeout = 60)
         PUMP_UNTIL(pair, from->broken[path] == before[0] + 1 && to->broken[path] == before[1] + 1 && from->room[path] &&
                              to->room[path]);
         to->bulk_bytes = 0;
-        cr_assert(send_desc(from, &desc));
+        cr_assert(send_now(from, &desc));
         PUMP_UNTIL(pair, to->bulk_bytes == 262144);
         cr_assert_eq(memcmp(to->to, pair->msg->bytes, 262144), 0);
     }

@@ -92,7 +92,8 @@ Test(tcp_connections, what_is_refused_is_not_counted, .timeout = 60)
     struct pair *pair = open_pair(4, "127.0.0.1");
     struct side *side = &pair->sides[0];
     struct tx_desc desc = bulk(side, 0, 65536, 1);
-    const struct tcp_conn *conn = tcp_conn_of(side->queue, side->destination, 1);
+    struct tcp_conn *conn = tcp_conn_of(side->queue, side->destination, 1);
+    conn->batch_bytes = TCP_BATCH_MIN;
     static const uint8_t some[65536]; /* no record: the peer does not look any more */
     for (unsigned full = 0; full < 3; usleep(1000))
         full = send(conn->fd, some, sizeof some, MSG_DONTWAIT) > 0 ? 0 : full + 1;
@@ -100,6 +101,62 @@ Test(tcp_connections, what_is_refused_is_not_counted, .timeout = 60)
     cr_assert_not(send_desc(side, &desc));
     cr_assert_eq(side->counters.tx_datagrams, datagrams);
     cr_assert_eq(side->counters.tx_bytes, bytes);
+    close_pair(pair);
+}
+
+/* Records of one connection share a system call, up to a batch; another connection's do not wait behind them. */
+Test(tcp_connections, records_leave_in_batches, .timeout = 60)
+{
+    struct pair *pair = open_pair(0, "127.0.0.1");
+    struct side *from = &pair->sides[0], *to = &pair->sides[1];
+    to->to = malloc(MESSAGE_BYTES);
+    struct tx_desc desc = bulk(from, 0, 65536, 1), other = bulk(from, 65536, 65536, 2);
+    uint64_t calls = from->counters.tx_syscalls;
+    for (unsigned i = 0; i < 4; i++)
+        cr_assert(send_desc(from, &desc));
+    cr_assert_eq(from->counters.tx_syscalls, calls, "they wait for more");
+    cr_assert(send_desc(from, &other));
+    cr_assert_eq(from->counters.tx_syscalls, calls + 1);
+    tcp_datagram_ops.flush(&from->queue->base);
+    cr_assert_eq(from->counters.tx_syscalls, calls + 2);
+    PUMP_UNTIL(pair, to->bulk_bytes == 5 * 65536);
+    cr_assert_eq(memcmp(to->to, pair->msg->bytes, 2 * 65536), 0);
+    close_pair(pair);
+}
+
+/* Where the kernel does not take all, each record leaves by itself: little is copied. */
+Test(tcp_connections, batches_shrink, .timeout = 60)
+{
+    struct pair *pair = open_pair(4, "127.0.0.1");
+    struct side *from = &pair->sides[0];
+    struct tx_desc desc = bulk(from, 0, 65536, 1);
+    const struct tcp_conn *conn = tcp_conn_of(from->queue, from->destination, 1);
+    cr_assert_eq(conn->batch_bytes, TCP_BATCH_MAX);
+    while (send_now(from, &desc))
+        ;
+    cr_assert_eq(conn->batch_bytes, TCP_BATCH_MIN);
+    close_pair(pair);
+}
+
+/* With each batch that the kernel takes whole, more leaves together. */
+Test(tcp_connections, batches_grow, .timeout = 60)
+{
+    struct pair *pair = open_pair(0, "127.0.0.1");
+    struct side *from = &pair->sides[0], *to = &pair->sides[1];
+    struct tx_desc desc = bulk(from, 0, 16384, 1);
+    struct tcp_conn *conn = tcp_conn_of(from->queue, from->destination, 1);
+    to->to = malloc(MESSAGE_BYTES);
+    conn->batch_bytes = TCP_BATCH_MIN;
+    for (uint32_t batch = TCP_BATCH_MIN; batch < TCP_BATCH_MAX; batch = conn->batch_bytes) {
+        uint64_t calls = from->counters.tx_syscalls, bytes = from->counters.tx_bytes, records = 0;
+        for (; from->counters.tx_syscalls == calls; records++)
+            cr_assert(send_desc(from, &desc));
+        cr_assert_eq(from->counters.tx_bytes - bytes, records * (16384 + RECORD_HEAD_BYTES));
+        cr_assert(from->counters.tx_bytes - bytes >= batch && from->counters.tx_bytes - bytes < batch + 16384 + 100);
+        cr_assert_eq(conn->batch_bytes, batch < TCP_BATCH_MAX / 2 ? 2 * batch : TCP_BATCH_MAX);
+        to->bulk_bytes = 0;
+        PUMP_UNTIL(pair, to->bulk_bytes == records * 16384);
+    }
     close_pair(pair);
 }
 

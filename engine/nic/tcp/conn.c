@@ -48,10 +48,8 @@ void tcp_forget_out(struct tcp_queue *queue, struct tcp_conn *conn)
     free(conn->tail);
     conn->tail = NULL;
     conn->tail_bytes = conn->tail_done = 0;
-    if (queue->held_by == conn) {
-        queue->held_by = NULL;
-        queue->held_records = queue->iovec_count = queue->held_bytes = 0;
-    }
+    if (queue->held_by == conn)
+        tcp_forget_held(queue);
 }
 
 /* Logs a failure towards a peer unless that has been done. */
@@ -87,6 +85,7 @@ static void put_down(struct tcp_queue *queue, struct tcp_conn *conn)
     conn->state = TCP_DOWN;
     conn->readable = conn->hung_up = conn->full = conn->refused = conn->room_due = conn->lossy_due = false;
     conn->loss = (struct tcp_loss){0};
+    conn->batch_bytes = TCP_BATCH_MAX;
     conn->act_ns = UINT64_MAX;
     queue_remove(&queue->ready, &conn->ready);
     if (queue->sole == conn)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Writing records. Records below TCP_BIG_BYTES wait for flush(), so that many share a system call; larger ones leave
- * at once, from the payload where it lies. A record that the kernel takes in part goes on from a copy, so that a
- * cancelled message does not wait for a peer that has stopped reading.
+ * Writing records. They wait for flush(), or until they are a batch whose system call costs little beside its bytes;
+ * payload leaves from where it lies. What the kernel does not take goes on from a copy, so that a cancelled message
+ * does not wait for a peer that has stopped reading. Batches are small after that: of less a copy is made.
  *
  * Thread: the queue's owner.
  */
@@ -78,15 +78,20 @@ static void keep_tail(struct tcp_queue *queue, struct tcp_conn *conn, const stru
     }
 }
 
-/* Writes the records that wait. */
-static void write_held(struct tcp_queue *queue)
+void tcp_forget_held(struct tcp_queue *queue)
+{
+    queue->held_by = NULL;
+    queue->held_records = queue->iovec_count = queue->held_bytes = 0;
+}
+
+/* Writes the records that wait. False: the kernel takes nothing, and none of them is kept, as `or_none` says. */
+static bool write_held(struct tcp_queue *queue, bool or_none)
 {
     struct tcp_conn *conn = queue->held_by;
     size_t total = queue->held_bytes, count = queue->iovec_count;
-    queue->held_by = NULL;
-    queue->held_records = queue->iovec_count = queue->held_bytes = 0;
+    tcp_forget_held(queue);
     if (!conn || total == 0)
-        return;
+        return true;
     uint8_t joined[JOINED_BYTES];
     if (total <= sizeof joined) {
         for (size_t i = 0, at = 0; i < count; at += queue->iovecs[i++].iov_len)
@@ -95,8 +100,15 @@ static void write_held(struct tcp_queue *queue)
         count = 1;
     }
     ssize_t taken = write_some(queue, conn, queue->iovecs, count);
-    if (taken >= 0 && (size_t)taken < total)
-        keep_tail(queue, conn, queue->iovecs, count, (size_t)taken, total);
+    if (taken == (ssize_t)total && total >= conn->batch_bytes)
+        conn->batch_bytes = conn->batch_bytes < TCP_BATCH_MAX / 2 ? 2 * conn->batch_bytes : TCP_BATCH_MAX;
+    if (taken < 0 || (size_t)taken == total)
+        return true;
+    conn->batch_bytes = TCP_BATCH_MIN;
+    if (taken == 0 && or_none)
+        return false;
+    keep_tail(queue, conn, queue->iovecs, count, (size_t)taken, total);
+    return true;
 }
 
 void tcp_write_on(struct tcp_queue *queue, struct tcp_conn *conn)
@@ -197,7 +209,7 @@ bool tcp_send(struct nic_queue *base, const struct tx_desc *desc)
     if (!conn || conn->state != TCP_UP || conn->full || conn->tail)
         return refuse(conn);
     if (queue->held_by && (queue->held_by != conn || queue->held_records + datagrams > TCP_HELD_MAX))
-        write_held(queue);
+        write_held(queue, false);
     if (conn->state != TCP_UP || conn->full)
         return refuse(conn);
     if (desc->kind == TX_BULK && !(payload = bulk_payload(queue, desc))) {
@@ -210,23 +222,16 @@ bool tcp_send(struct nic_queue *base, const struct tx_desc *desc)
     for (unsigned i = 0; i < desc->count; i++)
         if (mask >> i & 1)
             hold_datagram(queue, conn, desc, i, payload);
-    if (!gathered && queue->held_bytes < TCP_HELD_BYTES && (held_before > 0 || queue->held_bytes < TCP_BIG_BYTES))
+    if (!gathered && queue->held_bytes < conn->batch_bytes)
         return true;
-    size_t total = queue->held_bytes, count = queue->iovec_count;
-    queue->held_by = NULL;
-    queue->held_records = queue->iovec_count = queue->held_bytes = 0;
-    ssize_t taken = write_some(queue, conn, queue->iovecs, count);
-    if (taken == 0 && held_before == 0) { /* nothing of it has left */
-        count_records(queue, conn, -(uint64_t)datagrams);
-        return refuse(conn);
-    }
-    if (taken >= 0 && (size_t)taken < total)
-        keep_tail(queue, conn, queue->iovecs, count, (size_t)taken, total);
-    return true; /* where the connection broke: lost on the way */
+    if (write_held(queue, held_before == 0))
+        return true; /* or the connection broke: lost on the way */
+    count_records(queue, conn, -(uint64_t)datagrams);
+    return refuse(conn);
 }
 
 unsigned tcp_flush(struct nic_queue *base)
 {
-    write_held(tcp_queue_of(base));
+    write_held(tcp_queue_of(base), false);
     return 0;
 }

@@ -30,8 +30,9 @@ enum {
     TCP_STRANGERS_MAX = 64, /* connections that have not greeted yet */
     TCP_HELD_MAX = 64,      /* records that wait for flush() */
     TCP_IOVEC_MAX = 2 * TCP_HELD_MAX + 2,
-    TCP_BIG_BYTES = 16384, /* records from here on leave at once */
-    TCP_HELD_BYTES = 65536,
+    /* records leave together, without flush(), from so many bytes on: */
+    TCP_BATCH_MAX = 1000000,
+    TCP_BATCH_MIN = 16384, /* where the kernel did not take all that it was given */
     /* polls without a look, as far as in.c counts */
     LOOK_AFTER_SLEEP = 1024,
     LOOK_UNUSED = 16384, /* before the next one, while there are no connections */
@@ -89,6 +90,7 @@ struct tcp_conn {
     /* writing: what is left of records whose beginning the kernel has taken */
     uint8_t *tail;
     uint32_t tail_bytes, tail_done;
+    uint32_t batch_bytes; /* TCP_BATCH_MIN to TCP_BATCH_MAX: doubles with each batch that the kernel takes whole */
     /* loss.c */
     uint64_t unlooked_bytes; /* written since the kernel was asked */
     struct tcp_loss loss;
@@ -240,6 +242,8 @@ void tcp_free_spent(struct tcp_queue *queue);
 /* ---- out.c ----------------------------------------------------------------------------------- */
 
 bool tcp_send(struct nic_queue *base, const struct tx_desc *desc);
+/* Records that wait are not to be written. */
+void tcp_forget_held(struct tcp_queue *queue);
 unsigned tcp_flush(struct nic_queue *base);
 /* The kernel says that there is room. */
 void tcp_write_on(struct tcp_queue *queue, struct tcp_conn *conn);
