@@ -67,8 +67,8 @@ static bool in_turn(const struct path *path)
 }
 
 /*
- * Of all but path 0, with room: the one whose turn it is, else the one with the fewest chunks in flight; of several such
- * the one that has been chosen least. -1: none; `*up`: some is connected.
+ * Of all but path 0, with room: the one whose turn it is, else the one with the fewest chunks in flight; of several
+ * such the one that has been chosen least. -1: none; `*up`: some is connected.
  */
 static int least_busy(const struct path_set *set, bool *up)
 {

@@ -315,8 +315,8 @@ static int tcp_peer_add(struct nic_queue *base, const struct nic_host *host, con
     set_port(&peer->local, (uint8_t[2]){0});
     set_port(&peer->address, address->bytes + 1);
     for (uint16_t i = 0; i < count; i++)
-        peer->conns[i] = (struct tcp_conn){
-            .peer = peer, .fd = -1, .path = i, .batch_bytes = TCP_BATCH_MAX, .act_ns = UINT64_MAX};
+        peer->conns[i] =
+            (struct tcp_conn){.peer = peer, .fd = -1, .path = i, .batch_bytes = TCP_BATCH_MAX, .act_ns = UINT64_MAX};
     peer->next = queue->peers;
     queue->peers = peer;
     queue->by_destination[number] = peer;
