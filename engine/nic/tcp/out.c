@@ -78,12 +78,6 @@ static void keep_tail(struct tcp_queue *queue, struct tcp_conn *conn, const stru
     }
 }
 
-void tcp_forget_held(struct tcp_queue *queue)
-{
-    queue->held_by = NULL;
-    queue->held_records = queue->iovec_count = queue->held_bytes = 0;
-}
-
 /* Writes the records that wait. False: the kernel takes nothing, and none of them is kept, as `or_none` says. */
 static bool write_held(struct tcp_queue *queue, bool or_none)
 {

@@ -191,6 +191,13 @@ static inline bool tcp_waits_for_link(const struct tcp_queue *queue, const struc
     return link_watch_is_down(&queue->links, peer->nic) && queue->links.news_fd >= 0;
 }
 
+/* No record waits for flush() any more: those that did leave now, or never. */
+static inline void tcp_forget_held(struct tcp_queue *queue)
+{
+    queue->held_by = NULL;
+    queue->held_records = queue->iovec_count = queue->held_bytes = 0;
+}
+
 /* The tables of a queue. */
 extern const struct nic_queue_ops tcp_queue_ops;
 extern const struct nic_datagram_ops tcp_datagram_ops;
@@ -242,8 +249,6 @@ void tcp_free_spent(struct tcp_queue *queue);
 /* ---- out.c ----------------------------------------------------------------------------------- */
 
 bool tcp_send(struct nic_queue *base, const struct tx_desc *desc);
-/* Records that wait are not to be written. */
-void tcp_forget_held(struct tcp_queue *queue);
 unsigned tcp_flush(struct nic_queue *base);
 /* The kernel says that there is room. */
 void tcp_write_on(struct tcp_queue *queue, struct tcp_conn *conn);
