@@ -401,7 +401,7 @@ EACH_MODE(failures, messaging)
     check_held(&before, "messages", CALL_sendmmsg, 0);
 }
 
-/* It still hears the other end, which may give this one up first, and then says so with a FIN. */
+/* An end that still hears the other one, which may give it up first, and then says so with a FIN. */
 #define DEAD_OR_ENDED MAY(DEAD | ONE(UCCL_ECLOSED))
 
 /*
@@ -417,7 +417,7 @@ static const struct {
     {CALL_sendmmsg, EPERM, DEAD_OR_ENDED, DEAD, {true, true, true}},
     {CALL_sendmmsg, ENOBUFS, DEAD_OR_ENDED, DEAD, {true, true, true}},
     {CALL_sendmmsg, EAGAIN, DEAD_OR_ENDED, DEAD, {true, true, true}},
-    {CALL_recvmmsg, EBADF, DEAD, DEAD, {true, true, false}},
+    {CALL_recvmmsg, EBADF, DEAD, DEAD_OR_ENDED, {true, true, false}},
     {CALL_ppoll, ENOMEM, GOOD, GOOD, {true, true, false}},
     {CALL_futex_wait, ENOMEM, GOOD, GOOD, {true, true, true}},
     {CALL_io_uring_submit_and_get_events, EBADF, GOOD, GOOD, {false, false, true}},
