@@ -66,6 +66,15 @@ static bool in_turn(const struct path *path)
     return (path->next_seq - 1) % TURN_RECORDS != 0;
 }
 
+/* Whether a path is to be taken rather than another one. */
+static bool goes_first(const struct path *path, const struct path *other)
+{
+    if (in_turn(path) || in_turn(other))
+        return !in_turn(other);
+    return path->in_flight != other->in_flight ? path->in_flight < other->in_flight
+                                               : (int32_t)(path->next_seq - other->next_seq) < 0;
+}
+
 /*
  * Of all but path 0, with room: the one whose turn it is, else the one with the fewest chunks in flight; of several
  * such the one that has been chosen least. -1: none; `*up`: some is connected.
@@ -75,15 +84,9 @@ static int least_busy(const struct path_set *set, bool *up)
     int best = -1;
     *up = false;
     for (uint16_t i = 1; i < set->count; i++) {
-        const struct path *path = &set->paths[i], *other = &set->paths[best < 0 ? i : best];
+        const struct path *path = &set->paths[i];
         *up |= path->channel != CHANNEL_DOWN;
-        if (path->channel != CHANNEL_ROOM)
-            continue;
-        bool better = in_turn(path);
-        if (!better)
-            better = path->in_flight != other->in_flight ? path->in_flight < other->in_flight
-                                                         : (int32_t)(path->next_seq - other->next_seq) < 0;
-        if (best < 0 || (better && !in_turn(other)))
+        if (path->channel == CHANNEL_ROOM && (best < 0 || goes_first(path, &set->paths[best])))
             best = i;
     }
     return best;

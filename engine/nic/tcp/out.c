@@ -57,6 +57,17 @@ static ssize_t write_some(struct tcp_queue *queue, struct tcp_conn *conn, struct
     return -1;
 }
 
+/* Copies what follows the first `skipped` bytes. */
+static void gather(uint8_t *to, const struct iovec *iovecs, size_t count, size_t skipped)
+{
+    for (size_t i = 0; i < count; i++) {
+        size_t skip = skipped < iovecs[i].iov_len ? skipped : iovecs[i].iov_len;
+        memcpy(to, (const uint8_t *)iovecs[i].iov_base + skip, iovecs[i].iov_len - skip);
+        to += iovecs[i].iov_len - skip;
+        skipped -= skip;
+    }
+}
+
 /* Keeps what follows the first `taken` bytes, to be written later. */
 static void keep_tail(struct tcp_queue *queue, struct tcp_conn *conn, const struct iovec *iovecs, size_t count,
                       size_t taken, size_t total)
@@ -70,12 +81,7 @@ static void keep_tail(struct tcp_queue *queue, struct tcp_conn *conn, const stru
     conn->tail = to;
     conn->tail_bytes = (uint32_t)(total - taken);
     conn->tail_done = 0;
-    for (size_t i = 0; i < count; i++) {
-        size_t skip = taken < iovecs[i].iov_len ? taken : iovecs[i].iov_len;
-        memcpy(to, (const uint8_t *)iovecs[i].iov_base + skip, iovecs[i].iov_len - skip);
-        to += iovecs[i].iov_len - skip;
-        taken -= skip;
-    }
+    gather(to, iovecs, count, taken);
 }
 
 /* Writes the records that wait. False: the kernel takes nothing, and none of them is kept, as `or_none` says. */
@@ -88,8 +94,7 @@ static bool write_held(struct tcp_queue *queue, bool or_none)
         return true;
     uint8_t joined[JOINED_BYTES];
     if (total <= sizeof joined) {
-        for (size_t i = 0, at = 0; i < count; at += queue->iovecs[i++].iov_len)
-            memcpy(joined + at, queue->iovecs[i].iov_base, queue->iovecs[i].iov_len);
+        gather(joined, queue->iovecs, count, 0);
         queue->iovecs[0] = (struct iovec){joined, total};
         count = 1;
     }
