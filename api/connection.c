@@ -171,8 +171,7 @@ static bool map_annexes(struct uccl_conn *conn, unsigned home)
         at += core_annex_size(&engine->params, setup, onesided_annex(i));
     }
     conn->annexes[0].memory_bytes = bytes;
-    conn->stripes.onesided =
-        onesided_new(conn->thread, &conn->stripes, &engine->parts, conn, &engine->exports, &engine->notes);
+    conn->stripes.onesided = onesided_new(conn->thread, &conn->stripes, conn, &engine->exports, &engine->notes);
     if (!conn->stripes.onesided)
         return false;
     conn->stripes.onesided->pairs = conn->pairs;
@@ -197,8 +196,8 @@ int conn_make(struct uccl_engine *engine, const struct conn_plan *plan, struct u
     conn->address = *plan->address;
     conn->private_bytes = plan->theirs->private_bytes;
     memcpy(conn->private_data, plan->theirs->private_data, conn->private_bytes);
-    stripe_init(&conn->stripes, peer->flows_open, &engine->params, peer->flows[home].setup.places,
-                &plan->wishes->parts);
+    stripe_init(&conn->stripes, peer->flows_open, &engine->params, peer->flows[home].setup.places, &plan->wishes->parts,
+                &engine->parts);
     if (!map_ends(conn, home)) {
         free(conn);
         return UCCL_ENOMEM;

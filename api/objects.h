@@ -27,7 +27,7 @@ struct uccl_engine {
     struct engine_thread *threads;
     unsigned thread_count;
     struct request_pool requests;
-    struct request_pool parts; /* of the engine's own messages (thread/onesided.h) */
+    struct request_pool parts; /* of striped messages */
     struct mem_cache regions;
     struct exports exports; /* read by engine threads */
     struct notes notes;

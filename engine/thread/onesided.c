@@ -25,8 +25,8 @@ static void ended(struct engine_thread *thread, struct uccl_request *request);
 
 /* ---- set-up ---------------------------------------------------------------------------------- */
 
-struct onesided *onesided_new(struct engine_thread *thread, struct stripe_set *home, struct request_pool *parts,
-                              void *owner, struct exports *exports, struct notes *notes)
+struct onesided *onesided_new(struct engine_thread *thread, struct stripe_set *home, void *owner,
+                              struct exports *exports, struct notes *notes)
 {
     struct onesided *one = calloc(1, sizeof *one);
     if (!one)
@@ -36,7 +36,6 @@ struct onesided *onesided_new(struct engine_thread *thread, struct stripe_set *h
     one->owner = owner;
     one->exports = exports;
     one->notes = notes;
-    one->pool = parts;
     one->on_ended = ended;
     return one;
 }

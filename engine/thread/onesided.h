@@ -136,9 +136,8 @@ struct one_fifo {
 
 struct onesided {
     struct engine_thread *thread;
-    struct stripe_set *home;   /* of the connection; we hold it until all is over */
-    void *owner;               /* the connection */
-    struct request_pool *pool; /* of the parts of its messages */
+    struct stripe_set *home; /* of the connection; we hold it until all is over */
+    void *owner;             /* the connection */
     struct request_pairs pairs;
     void (*on_ended)(struct engine_thread *thread, struct uccl_request *request); /* of its messages */
     struct exports *exports;
@@ -174,8 +173,8 @@ struct onesided {
 const struct annex_setup *onesided_annex(enum annex annex);
 
 /* Any thread. NULL: no memory. The caller opens the annexes on `thread`, then calls onesided_begin() there. */
-struct onesided *onesided_new(struct engine_thread *thread, struct stripe_set *home, struct request_pool *parts,
-                              void *owner, struct exports *exports, struct notes *notes);
+struct onesided *onesided_new(struct engine_thread *thread, struct stripe_set *home, void *owner,
+                              struct exports *exports, struct notes *notes);
 void onesided_begin(struct onesided *one);
 /* All is over. Any thread. Drops its notifications. */
 void onesided_free(struct onesided *one);

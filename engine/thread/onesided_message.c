@@ -77,7 +77,6 @@ void one_submit(struct one_request *r, uint8_t *buffer, uint64_t bytes, const st
     request->exported = r->kind == ONE_WRITE_IN;
     request->class = (uint8_t)class_of[annex];
     request->stripes = request->class == CLASS_MESSAGES ? NULL : one->home;
-    request->pool = one->pool;
     request->parts = NULL;
     request->to_home = (struct notice){0};
     request->service = one->on_ended;

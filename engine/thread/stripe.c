@@ -7,9 +7,10 @@
 #include "thread/post.h"
 
 void stripe_init(struct stripe_set *stripes, unsigned count, const struct params *params, bool places,
-                 const struct stripe_wish *wish)
+                 const struct stripe_wish *wish, struct request_pool *parts)
 {
     stripes->count = count;
+    stripes->parts = parts;
     stripes->open = 1;
     atomic_init(&stripes->holds, count);
     stripes->min_bytes = wish->from_bytes ? wish->from_bytes : params->stripe_min_kb * 1024;
@@ -83,7 +84,7 @@ static uint32_t flow_of(const struct uccl_request *request)
 /* Makes part `index` of a message and puts it into its list. False: the pool has none. */
 static bool make_part(struct uccl_request *request, unsigned index)
 {
-    struct uccl_request *part = request_take(request->pool);
+    struct uccl_request *part = request_take(request->stripes->parts);
     if (!part)
         return false;
     part->msg = (struct core_msg){.kind = request->msg.kind,

@@ -49,6 +49,7 @@ struct stripe_set {
     _Atomic uint64_t silent_since_ns; /* since when the peer is silent on some flow, written then too; 0: unknown */
     uint64_t min_bytes;               /* receives from this size on have parts */
     uint64_t send_min_bytes;          /* sends that are shorter have none, though the receiver offers them */
+    struct request_pool *parts;       /* of its messages; if it is empty, they travel whole */
     struct onesided *onesided;        /* its one-sided operations (onesided.h); NULL: the peer has none */
     void (*close_onesided)(struct onesided *one, uint64_t linger_ns, uint64_t now_ns);
     struct stripe_expects expects[STRIPE_CLASSES];
@@ -103,10 +104,11 @@ struct stripe_wish {
 
 /*
  * A connection over `count` threads. `places`: its NIC places what the peer sends. Then a message has no parts, since
- * its data QP belongs to one flow; only connections take turns on the threads.
+ * its data QP belongs to one flow; only connections take turns on the threads. `parts`: the requests that parts take.
+ * Not those of the application: receives that wait would leave it none to send with.
  */
 void stripe_init(struct stripe_set *stripes, unsigned count, const struct params *params, bool places,
-                 const struct stripe_wish *wish);
+                 const struct stripe_wish *wish, struct request_pool *parts);
 
 /* Submits a message of any class, with parts if it is a large receive. */
 void stripe_submit(struct engine_thread *thread, struct uccl_request *request, uint64_t now_ns);

@@ -85,7 +85,7 @@ static void setup(uint8_t kind)
 {
     static const struct params params;
     cr_assert_eq(request_pool_init(&pool, REQUESTS), UCCL_OK);
-    stripe_init(&stripes, 3, &params, false, &(struct stripe_wish){0});
+    stripe_init(&stripes, 3, &params, false, &(struct stripe_wish){0}, &pool);
     for (unsigned i = 0; i < 3; i++)
         stripes.at[i].thread = i ? &other : &home;
     whole = request_take(&pool);

@@ -297,22 +297,6 @@ BOTH(stripe, closed_with_parts_outstanding)
     free(sent);
 }
 
-/* Parts come from the same pool as requests: the application may have to wait for some to end. */
-static uccl_request *post_patiently(uccl_conn *conn, uint8_t *buffer, bool sends)
-{
-    uint64_t end_ms = now_ms() + SOON_MS;
-    for (;;) {
-        uccl_request *request = NULL;
-        int status = sends ? uccl_send_async(conn, buffer, STRIPED, NULL, &request)
-                           : uccl_recv_async(conn, buffer, STRIPED, NULL, &request);
-        if (status == 0)
-            return request;
-        IS(status, UCCL_EAGAIN);
-        cr_assert(now_ms() < end_ms);
-        sleep_us(200);
-    }
-}
-
 static void give_up_flow(struct engine_thread *thread, void *argument)
 {
     (void)thread;
@@ -339,10 +323,10 @@ BOTH(stripe, a_dead_flow_of_a_part_ends_the_connection)
     free(large);
 }
 
-/* Without requests for parts, messages are sent and received whole. */
+/* Without requests for parts, messages are sent and received whole; the application has all of its own. */
 BOTH(stripe, requests_run_out)
 {
-    enum { COUNT = 12 };
+    enum { COUNT = 17 };
     struct pair pair;
     uint8_t *sent = malloc(STRIPED), *received[COUNT];
     uccl_request *recvs[COUNT], *sends[COUNT];
@@ -350,9 +334,11 @@ BOTH(stripe, requests_run_out)
     fill(sent, STRIPED, 9);
     for (unsigned i = 0; i < COUNT; i++) {
         received[i] = malloc(STRIPED);
-        recvs[i] = post_patiently(pair.conn[1], received[i], false);
-        sends[i] = post_patiently(pair.conn[0], sent, true);
+        recvs[i] = post_recv(pair.conn[1], received[i], STRIPED);
     }
+    exchange(pair.conn[1], pair.conn[0], SMALL, 1); /* the last of its requests */
+    for (unsigned i = 0; i < COUNT; i++)
+        sends[i] = post_send(pair.conn[0], sent, STRIPED);
     for (unsigned i = 0; i < COUNT; i++) {
         cr_assert_eq(end_of(recvs[i], 0), STRIPED);
         cr_assert_eq(end_of(sends[i], 0), STRIPED);
