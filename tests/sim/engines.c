@@ -150,8 +150,8 @@ static void set_full(struct cluster_options *options, struct rng *rng)
     options->params.max_requests = 24 + rng_below(rng, 48);
     options->params.num_engines = 1 + rng_below(rng, 3);
     options->params.stripe_min_kb = 64;
-    /* parts of striped messages and what waits in the ring fill the pool; receives alone must not */
-    options->outstanding = (unsigned)options->params.max_requests / 10;
+    /* of each of up to four connections: receives that wait leave requests to send with */
+    options->outstanding = (unsigned)options->params.max_requests / 5;
     options->messages = 80;
     options->post_gap_ns = options->recv_gap_ns = 0;
     options->size_max = 150000;

@@ -369,18 +369,26 @@ static void wait_for(struct stream *stream, struct pending *pending, int timeout
         machine_fail("a wait of %d ms took %.3f ms longer", timeout_ms, (double)(machine.now_ns - until_ns) / 1e6);
 }
 
+/* The oldest request of some stream, if it has ended. */
+static bool collect_any(const struct worker *worker)
+{
+    for (struct side *side = worker->node->sides; side; side = side->next) {
+        for (unsigned kind = 0; kind < KINDS; kind++) {
+            struct stream *stream = &side->streams[kind];
+            if (stream->worker == worker->index && stream->live && try_collect(stream, stream->live))
+                return true;
+        }
+    }
+    return false;
+}
+
 /* Arms the descriptor, looks, and sleeps on it. */
 static void wait_for_event(struct worker *worker)
 {
     struct node *node = worker->node;
     uccl_event_arm(node->engine);
-    for (struct side *side = node->sides; side; side = side->next) {
-        for (unsigned kind = 0; kind < KINDS; kind++) {
-            struct stream *stream = &side->streams[kind];
-            if (stream->worker == worker->index && stream->live && try_collect(stream, stream->live))
-                return;
-        }
-    }
+    if (collect_any(worker))
+        return;
     struct pollfd fd = {.fd = uccl_event_fd(node->engine), .events = POLLIN};
     sim_poll(&fd, 1, 1 + (int)cluster_random(WAIT_MS_MAX));
 }
@@ -488,12 +496,13 @@ static enum way way_to_close(const struct side *side)
 }
 
 /* Closes without waiting, and then waits; or has it cut short. */
-static void close_async(struct side *side, bool abort)
+static void close_async(const struct worker *worker, struct side *side, bool abort)
 {
     uccl_request *request;
     int error, status = UCCL_ETIMEDOUT, done = 0;
     while ((error = uccl_conn_close_async(side->conn, &request)) == UCCL_EAGAIN)
-        machine_sleep(10000);
+        if (!collect_any(worker))
+            machine_sleep(10000);
     if (error || uccl_conn_status(side->conn) != UCCL_ECLOSED ||
         uccl_conn_close_async(side->conn, &request) != UCCL_EINVAL)
         machine_fail("uccl_conn_close_async() returned %d", error);
@@ -517,7 +526,7 @@ static void close_async(struct side *side, bool abort)
         machine_fail("a close ended with %d, %d", error, status);
 }
 
-static void close_in_its_way(struct side *side)
+static void close_in_its_way(const struct worker *worker, struct side *side)
 {
     enum way way = way_to_close(side);
     int error = UCCL_OK;
@@ -528,7 +537,7 @@ static void close_in_its_way(struct side *side)
         side->aborted_ns = machine.now_ns;
         error = uccl_conn_abort(side->conn);
     } else {
-        close_async(side, way == CLOSE_ASYNC_ABORT);
+        close_async(worker, side, way == CLOSE_ASYNC_ABORT);
     }
     if (error)
         machine_fail("closing in way %u returned %d", way, error);
@@ -558,7 +567,7 @@ static void close_side(const struct worker *worker, struct side *side)
     side->state = SIDE_CLOSING;
     while (side->calls)
         machine_sleep(1000);
-    close_in_its_way(side);
+    close_in_its_way(worker, side);
     note_ended(worker);
     machine_note("closed", session->index * 2 + side->index, 0, 0);
     side->conn = NULL;
