@@ -195,6 +195,7 @@ def values(output):
 
 class Tool:
     package = ""
+    one_buffer = False # on each side: it stays in the cache
 
     def __init__(self, options, network):
         self.build, self.seconds, self.network = options.build, options.seconds, network
@@ -341,7 +342,7 @@ class Cubic(Tool):
 
 
 class RawTcp(Cubic):
-    name, warm = "raw TCP ceiling", False
+    name = "raw TCP ceiling"
 
     def missing(self):
         return not os.path.exists(f"{self.build}/peers/raw_tcp")
@@ -355,23 +356,23 @@ class RawTcp(Cubic):
         return values(output)
 
     def bandwidth(self, size):
-        return self.run("--size", str(size), "--window", str(1 if self.warm else window_of(size)))
+        return self.run("--size", str(size), "--window", str(1 if self.one_buffer else window_of(size)))
 
     def latency(self, block):
         return self.run("--latency", *(["--block"] if block else []))
 
 
 class RawTcpWarm(RawTcp):
-    """With one buffer on each side, as UCX's own test and iperf3 have: it stays in the cache."""
+    """With one buffer on each side, as UCX's own test and iperf3 have."""
 
-    name, warm = "raw TCP, one buffer", True
+    name, one_buffer = "raw TCP, one buffer", True
 
     def latency(self, block):
         return None
 
 
 class Ucx(Cubic):
-    name, package = "UCX over TCP", "ucx-utils"
+    name, package, one_buffer = "UCX over TCP", "ucx-utils", True
     bandwidth_test, latency_test = "tag_bw", "tag_lat"
     outstanding = False # the test itself keeps as many outstanding as it likes
 
@@ -435,7 +436,7 @@ class UcxGet(Ucx):
 
 
 class Iperf(Cubic):
-    name, package = "iperf3 (TCP stream)", "iperf3"
+    name, package, one_buffer = "iperf3 (TCP stream)", "iperf3", True
 
     def missing(self):
         return not shutil.which("iperf3")
@@ -596,7 +597,8 @@ def ratio_of(ours, theirs, better_is_less):
 def print_rows(label, case, tools, results, reasons, key, better_is_less, calls):
     first = next((t for t in tools if isinstance(t, Uccl) and not isinstance(t, UcclTcp)), None)
     ours = median(results[first], key) if first else None
-    over_tcp = next((median(results[t], key) for t in tools if isinstance(t, UcclTcp)), None)
+    over_tcp = next((median(results[t], key) for t in tools if type(t) is UcclTcp), None)
+    by_one_buffer = next((median(results[t], key) for t in tools if isinstance(t, UcclTcpOne)), None)
     for tool in tools:
         mine = results[tool]
         if not mine:
@@ -609,6 +611,9 @@ def print_rows(label, case, tools, results, reasons, key, better_is_less, calls)
         ratio = ratio_of(over_tcp, value, better_is_less)
         if ratio and isinstance(tool, (Cubic, Mpi)):
             ratios += f", TCP {number(ratio)}x"
+        ratio = ratio_of(by_one_buffer, value, better_is_less)
+        if ratio and tool.one_buffer:
+            ratios += f", one buffer {number(ratio)}x"
         rate = median(mine, "msgs_per_s")
         row([label, case, tool.name,
              number(value, 3 if not better_is_less and value < 1 else 2) + (" us" if better_is_less else " GB/s"),
