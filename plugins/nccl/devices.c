@@ -154,12 +154,15 @@ static struct list *gather(void)
     struct gathering gathering = {0};
     char backend[16] = "auto", why[256] = "";
     parameter("UCCL_BACKEND", backend, sizeof backend);
-    if (strcmp(backend, "udp") != 0)
+    bool tcp = strcmp(backend, "tcp") == 0;
+    if (!tcp && strcmp(backend, "udp") != 0)
         uccl_verbs_ports(NULL, gather_port, &gathering, why, sizeof why);
     if (!gathering.list && strcmp(backend, "verbs") != 0) {
         uccl_interfaces(NULL, gather_interface, &gathering);
         keep_fittest(gathering.list);
     }
+    for (int i = 0; gathering.list && i < gathering.list->count; i++)
+        gathering.list->at[i].device.tcp = tcp;
     if (!gathering.list)
         WARN("no device: %s", gathering.failed                ? "out of memory"
                               : strcmp(backend, "verbs") == 0 ? *why ? why : "no verbs port is usable (UCCL_IB_HCA)"
@@ -189,7 +192,9 @@ void devices_look(void)
     }
     for (int i = 0; i < list->count; i++)
         INFO("device %d: %s, %s%s, %llu Mbit/s%s", i, list->at[i].device.name,
-             list->at[i].device.verbs ? "verbs " : "UDP from ",
+             list->at[i].device.verbs ? "verbs "
+             : list->at[i].device.tcp ? "TCP from "
+                                      : "UDP from ",
              list->at[i].device.verbs ? list->at[i].device.mode : list->at[i].device.address,
              (unsigned long long)list->at[i].device.speed_mbps, list->at[i].device.speed_mbps ? "" : " (unknown)");
     if (same_devices(list, before)) {

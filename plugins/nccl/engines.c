@@ -34,6 +34,14 @@ static const struct {
     {"UCCL_ACCEPT_WAIT_MS", "86400000"}, /* NCCL itself knows how long to wait for a rank */
 };
 
+/* TCP, alone or beside UDP (auto), is for who asks for it: NCCL's traffic has not been measured over it. */
+static const char *backend_of(const struct device *device, char *value, size_t size)
+{
+    if (device->verbs)
+        return "verbs";
+    return parameter("UCCL_BACKEND", value, size) ? value : "udp";
+}
+
 static int set_all(uccl_config *config, const struct device *device, int traffic_class)
 {
     char value[64];
@@ -43,7 +51,7 @@ static int set_all(uccl_config *config, const struct device *device, int traffic
             error = uccl_config_set(config, DEFAULTS[i].name, DEFAULTS[i].value);
     }
     if (!error)
-        error = uccl_config_set(config, "UCCL_BACKEND", device->verbs ? "verbs" : "udp");
+        error = uccl_config_set(config, "UCCL_BACKEND", backend_of(device, value, sizeof value));
     /* an address says which one of an interface's; one with an interface in it is no item of that list */
     snprintf(value, sizeof value, "=%s", device->name);
     if (!error && device->verbs)

@@ -87,6 +87,7 @@ struct device {
     char pci_path[256]; /* in /sys; empty: none */
     char mode[8];       /* of verbs: "UC", "RC", "UD" */
     bool verbs;
+    bool tcp; /* UCCL_BACKEND=tcp, for what the log says */
     int port;
     uint64_t guid;
     uint64_t speed_mbps;

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 
 enum { CASE_S = 60 };
@@ -252,6 +253,54 @@ static void messages(void)
     IS(pair.net->deregMr(pair.recv, to_mr), NCCL_SUCCESS);
     IS(pair.net->deregMr(pair.recv, NULL), NCCL_SUCCESS);
     close_pair(&pair);
+}
+
+/* UDP sockets of this process. */
+static int datagram_sockets(void)
+{
+    int count = 0;
+    for (int fd = 0; fd < 1024; fd++) {
+        int type = 0, domain = 0;
+        socklen_t size = sizeof type;
+        if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) == 0 &&
+            getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0)
+            count += type == SOCK_DGRAM && (domain == AF_INET || domain == AF_INET6);
+    }
+    return count;
+}
+
+static bool logged(const char *text)
+{
+    bool found = false;
+    for (int i = 0; i < line_count && i < LINES_MAX; i++)
+        found |= strstr(lines[i].text, text) != NULL;
+    return found;
+}
+
+/* The user's UCCL_BACKEND counts; what nobody has set is UDP. */
+static void backends(void)
+{
+    static const struct {
+        const char *name, *told;
+        bool datagrams;
+    } rows[] = {{"tcp", "lo, TCP from", false}, {"udp", "lo, UDP from", true}, {NULL, "lo, UDP from", true}};
+    setenv("UCCL_IB_HCA", "=nosuchhca", 1); /* also where there are verbs devices */
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        static char from[300000], to[sizeof from];
+        line_count = 0;
+        unsetenv("UCCL_BACKEND");
+        if (rows[i].name)
+            setenv("UCCL_BACKEND", rows[i].name, 1);
+        struct pair pair = new_pair();
+        CHECK_SAY(logged(rows[i].told), "%s", rows[i].told);
+        CHECK_SAY(datagram_sockets() > 0 == rows[i].datagrams, "%s: %d", rows[i].told, datagram_sockets());
+        memset(from, (int)i + 1, sizeof from);
+        void *receive = post_receive(&pair, to, sizeof to, NULL), *send = post_send(&pair, from, sizeof from, NULL);
+        IS(finish(&pair, send), (int)sizeof from);
+        IS(finish(&pair, receive), (int)sizeof from);
+        CHECK(memcmp(from, to, sizeof from) == 0);
+        close_pair(&pair);
+    }
 }
 
 static void as_many_as_there_are(void)
@@ -633,6 +682,7 @@ static const struct {
     {"before v11, while there is a communicator", engine_of_v8, false},
     {"loaded again and again", reload, false},
     {"messages of many sizes in slots", messages, false},
+    {"UCCL_BACKEND of the user", backends, false},
     {"as many requests as NCCL has", as_many_as_there_are, false},
     {"what is refused, with outputs written", refused, false},
     {"state bytes of a handle that are no connect's", forged_handle, false},

@@ -68,7 +68,7 @@ versions() {
 # ---- collectives -----------------------------------------------------------------------------
 
 collectives() {
-    plan 14
+    plan 16
     local channels setting
     for channels in 2 8 16; do
         drive "all-reduce of 2 ranks over $channels channels" traffic channels="$channels" sizes=524288,1000 messages=$((24 / factor))
@@ -81,6 +81,10 @@ collectives() {
         VARIABLES=("$setting")
         drive "$setting: all-reduce" traffic channels=4 sizes=131072,100 messages=$((40 / factor))
     done
+    for setting in tcp auto; do
+        VARIABLES=(UCCL_BACKEND="$setting")
+        drive "UCCL_BACKEND=$setting: all-reduce" traffic channels=4 sizes=524288,100 messages=$((40 / factor))
+    done
     VARIABLES=(UCCL_UDP_IO=mmsg LOSE=0.02 TWICE=0.01)
     drive "2% of datagrams lost: all-reduce" traffic channels=4 sizes=131072,0,4,70000 messages=$((40 / factor))
     drive "2% of datagrams lost: 128 KiB messages" traffic kind=chunks channels=4 messages=$((100 / factor))
@@ -90,7 +94,7 @@ collectives() {
 # ---- GPUs that look --------------------------------------------------------------------------
 
 watched() {
-    plan 29 19
+    plan 31 21
     local mtu version mtus=(1480 9000)
     # at these two, payloads of datagrams are multiples of 8 and of 128 bytes by nature
     [ "$SHORT" = 1 ] || mtus+=(1500 8924)
@@ -109,6 +113,9 @@ watched() {
     done
     VARIABLES+=(NCCL_NET_OPTIONAL_RECV_COMPLETION=0)
     drive "LL, not told apart by NCCL, 2% lost" traffic kind=ll channels=8 sizes=1024,5120,65536 messages=$((200 / factor))
+    VARIABLES=(UCCL_BACKEND=tcp)
+    drive "LL over TCP" traffic kind=ll channels=8 sizes=1024,5120,65536,524288 messages=$((200 / factor))
+    drive "LL128 over TCP" traffic kind=ll128 channels=8 sizes=1024,5120,65536,524288 messages=$((200 / factor))
     VARIABLES=(UCCL_UDP_IO=mmsg LOSE=0.02 UCCL_MTU=1480 UCCL_NUM_ENGINES=4 UCCL_STRIPE_MIN_KB=64)
     drive "LL in parts over 4 engine threads, 2% lost" traffic kind=ll channels=4 sizes=262144,5120 messages=$((60 / factor))
     if env UCCL_UDP_IO=uring UCCL_LEND=no timeout 20 "$BUILD/bench/uccl_info" --devices >/dev/null 2>&1; then
