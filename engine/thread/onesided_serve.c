@@ -222,6 +222,8 @@ static void try_finish(struct onesided *one, struct served *served)
     owe_done(one, served);
 }
 
+static void judge_waiting(struct onesided *one);
+
 /* The operation of a WRITE. NULL: the peer breaks the protocol. */
 static struct served *find_served(struct onesided *one, const struct control *control)
 {
@@ -238,6 +240,8 @@ static struct served *find_served(struct onesided *one, const struct control *co
         return served->used && !served->last && served->id == control->id ? served : NULL;
     if (control->id <= served->id || (served->used && !served->finished))
         return NULL;
+    if (served->used)
+        judge_waiting(one);
     *served = (struct served){.id = control->id, .used = true};
     return served;
 }
@@ -383,7 +387,7 @@ void serve_ended(struct one_request *r)
 
 enum verdict { NOTE_GOES, NOTE_WAITS, NOTE_DROPPED };
 
-/* What becomes of the oldest notification that has arrived. */
+/* What becomes of a notification that has arrived. */
 static enum verdict judge_note(struct onesided *one, const struct one_request *r)
 {
     bool waits;
@@ -403,6 +407,16 @@ static enum verdict judge_note(struct onesided *one, const struct one_request *r
         return one->status && !served->pending ? NOTE_DROPPED : NOTE_WAITS;
     served->used = false;
     return served->status == UCCL_OK ? NOTE_GOES : NOTE_DROPPED;
+}
+
+/*
+ * While the oldest finds no room in the queue, the peer may begin an operation in the slot of one whose notification
+ * waits behind: that is judged now, or would be dropped. It has arrived, or the slot were not free at the peer.
+ */
+static void judge_waiting(struct onesided *one)
+{
+    for (struct one_request *r = one->arriving.head; r && r->over; r = r->next_in)
+        r->goes = r->goes || (r->request.msg.status == UCCL_OK && judge_note(one, r) == NOTE_GOES);
 }
 
 /* Puts a notification into the engine's queue. False: not now. */

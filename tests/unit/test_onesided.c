@@ -376,6 +376,36 @@ BOTH(onesided, notifications_once_and_in_order)
     one_close(&one);
 }
 
+/*
+ * The tails of more operations than may be under way, while nobody takes notifications: those that have come, but wait
+ * behind others, stay when later operations take the places of theirs.
+ */
+BOTH(onesided, notifications_of_operations_wait)
+{
+    enum { COUNT = 600, BYTES = 4096 };
+    struct one one;
+    static uint8_t bytes[BYTES], got[BYTES];
+    uccl_request *requests[COUNT];
+    one_open(&one, lend, 4096, ALL);
+    for (unsigned i = 0; i < COUNT; i++) {
+        fill(bytes, BYTES, i);
+        struct uccl_piece piece = piece_of(&one, 0, 8, 0);
+        struct uccl_tail tail = {.kind = UCCL_TAIL_NOTIFY, .bytes = bytes, .length = BYTES};
+        requests[i] = post_pieces(&one, i % 3 != 2, &piece, 1, &tail);
+    }
+    int done;
+    sleep_us(100000);
+    IS(uccl_test(requests[COUNT - 1], &done, NULL), 0);
+    cr_assert(!done, "nobody takes them: they wait");
+    for (unsigned i = 0; i < COUNT; i++) {
+        cr_assert_eq(next_note(&one, got, sizeof got), BYTES, "%u", i);
+        check(got, BYTES, i);
+    }
+    for (unsigned i = 0; i < COUNT; i++)
+        end_of(requests[i], 0);
+    one_close(&one);
+}
+
 static bool readable(int fd)
 {
     struct pollfd entry = {.fd = fd, .events = POLLIN};
