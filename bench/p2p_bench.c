@@ -285,9 +285,7 @@ static void limit_sender(struct stream *s, const struct phase *phase, uint64_t s
 {
     if (s->stop_from != STREAM_NONE)
         return;
-    /* the clock costs as much as a small message: read it every 16th */
-    bool by_time = phase->limit_ns != 0 && (phase->size >= 16384 || s->ended % 16 == 0) && s->posted < s->total;
-    if (by_time && tool_now_ns() - start_ns >= phase->limit_ns)
+    if (phase->limit_ns != 0 && s->posted < s->total && stream_is_over(s, start_ns, phase->limit_ns))
         s->total = s->posted;
     if (s->ended != s->total)
         return;

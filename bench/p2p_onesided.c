@@ -93,13 +93,6 @@ static void serve_target(struct side *side, struct stream *streams, unsigned cou
         target->bytes = message.field[0] * target->size;
 }
 
-static bool over(const struct phase *phase, const struct stream *s, uint64_t start_ns)
-{
-    /* the clock costs as much as a small message: read it every 16th */
-    return phase->limit_ns != 0 && (phase->size >= 16384 || s->ended % 16 == 0) &&
-           tool_now_ns() - start_ns >= phase->limit_ns;
-}
-
 static void run_operations(struct side *side, const struct phase *phase, struct stream *s, struct stream *streams,
                            unsigned count, struct outcome *out)
 {
@@ -107,7 +100,7 @@ static void run_operations(struct side *side, const struct phase *phase, struct 
     uint64_t start_ns = tool_now_ns();
     while (s->ended != s->total) {
         onesided_turn(side->engine, streams, count, &next);
-        if (s->posted < s->total && over(phase, s, start_ns))
+        if (phase->limit_ns != 0 && s->posted < s->total && stream_is_over(s, start_ns, phase->limit_ns))
             s->total = s->posted;
     }
     out->elapsed_ns = tool_now_ns() - start_ns;

@@ -117,7 +117,7 @@ void stream_restart(struct stream *s, uint64_t first_number, uint64_t total)
 {
     s->first_number = first_number;
     s->total = total;
-    s->posted = s->ended = s->bytes = 0;
+    s->posted = s->ended = s->look_at = s->bytes = 0;
     s->stop_from = s->stopped_at = STREAM_NONE;
     s->post_slot = s->reap_slot = 0;
     s->free_until = s->op == STREAM_NOTIFY ? STREAM_NONE : s->window; /* what the target has at first */
@@ -244,6 +244,14 @@ static void stream_received(struct stream *s, unsigned char *buffer, size_t byte
     region_load(s->region, buffer, bytes);
     if (!tool_verify(contents, s->size, s->channel, number, &mismatch))
         stream_note_wrong(s, &mismatch);
+}
+
+bool stream_is_over(struct stream *s, uint64_t start_ns, uint64_t limit_ns)
+{
+    if (s->ended < s->look_at)
+        return false;
+    s->look_at = s->ended + (s->size < 16384 ? 16 : 0); /* several may end together: no multiple of 16 need be seen */
+    return tool_now_ns() - start_ns >= limit_ns;
 }
 
 bool stream_reap(struct stream *s, int timeout_ms)
