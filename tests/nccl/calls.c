@@ -293,7 +293,7 @@ static void backends(void)
             setenv("UCCL_BACKEND", rows[i].name, 1);
         struct pair pair = new_pair();
         CHECK_SAY(logged(rows[i].told), "%s", rows[i].told);
-        CHECK_SAY(datagram_sockets() > 0 == rows[i].datagrams, "%s: %d", rows[i].told, datagram_sockets());
+        CHECK_SAY((datagram_sockets() > 0) == rows[i].datagrams, "%s: %d", rows[i].told, datagram_sockets());
         memset(from, (int)i + 1, sizeof from);
         void *receive = post_receive(&pair, to, sizeof to, NULL), *send = post_send(&pair, from, sizeof from, NULL);
         IS(finish(&pair, send), (int)sizeof from);
