@@ -45,6 +45,7 @@ struct options {
     bool local_gpu_given;
     struct device_choice local_gpu; /* of this side */
     int report_fd;                  /* server of --local: tell the port here; -1: none */
+    uint32_t given;                 /* bit per key from KEY_LOCAL on */
 };
 
 /* ---- command line ---- */
@@ -157,9 +158,16 @@ static void check_options(struct argp_state *state, const struct options *o)
         argp_error(state, "--json and --csv exclude each other");
 }
 
+static void note_given(struct options *o, int key)
+{
+    if (key >= KEY_LOCAL && key <= KEY_REPORT_FD)
+        o->given |= UINT32_C(1) << (key - KEY_LOCAL);
+}
+
 static error_t parse_option(int key, char *text, struct argp_state *state)
 {
     struct options *o = state->input;
+    note_given(o, key);
     switch (key) {
     case KEY_LOCAL:
         o->report.local = tool_parse_bool(state, "local", text);
@@ -235,6 +243,22 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
     default:
         return ARGP_ERR_UNKNOWN;
     }
+}
+
+/* A server's flags that count at the client alone. */
+static void note_client_flags(const struct options *o)
+{
+    const char *before = "[Server] the client decides, without effect here: ";
+    for (size_t i = 0; i < sizeof(option_rows) / sizeof(option_rows[0]); i++) {
+        const struct argp_option *row = &option_rows[i];
+        bool of_client = row->key >= KEY_SIZES && row->key <= KEY_PLOT && row->key != KEY_LOCAL_GPU;
+        if (!of_client || !(o->given >> (row->key - KEY_LOCAL) & 1))
+            continue;
+        printf("%s--%s", before, row->name);
+        before = ", ";
+    }
+    if (before[0] == ',')
+        printf("\n");
 }
 
 /* ---- one phase, either side ---- */
@@ -741,7 +765,9 @@ int main(int argc, char **argv)
     argp_parse(&argp, argc, argv, 0, NULL, &options);
     tool_role = options.ends.server ? "Server" : "Client";
     tool_self = TOOL_P2P_BENCH;
-    if (options.plot)
+    if (options.ends.server)
+        note_client_flags(&options);
+    else if (options.plot)
         report_check_plot(options.plot);
     tool_choose_nic(&options.ends.nic);
     tool_choose_threads(options.ends.num_cpus);

@@ -4,7 +4,7 @@
 # with a status other than 0, soon.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/lib.sh"
-plan 78
+plan 79
 UNEQUAL=0 # looks at what is refused
 
 export UCCL_CONNECT_MS=2000
@@ -120,6 +120,17 @@ report = json.load(sys.stdin)
 assert report['iterations'] == 7 and report['results'][0]['messages'] == 7, report"
 }
 check "p2p_bench --role --remote-ip --local-gpu-idx --num-cpus --iters" roles
+# scripts give both sides the same: a server needs no gnuplot, and says what it does not heed
+clients_flags() {
+    next_port
+    start server "$P2P_BENCH" --server --oobport="$PORT" --iters=9 --sizes=64K --num-cpus=1 --json --plot=/nonexistent/x.svg
+    local server=$PID
+    wait_listening "$server" "$PORT" || return 1
+    start client "$P2P_BENCH" --serverip=127.0.0.1 --sizes=64 --iters=7 --oobport="$PORT"
+    ended "$PID" 30 && [ "$STATUS" = 0 ] && said client '^.Client. +64.0 B' || return 1
+    ended "$server" 10 && [ "$STATUS" = 0 ] && said server 'without effect here: --sizes, --iterations, --json, --plot$'
+}
+check "p2p_bench: a server with flags of the client" clients_flags
 threads() {
     # one sees how many there are by an engine thread's number in the log
     env UCCL_LOG_LEVEL=debug timeout 20 "$P2P_BENCH" --local --sizes=64 --iters=5 --num-cpus="$1" >"$WORK/threads.log" 2>&1
