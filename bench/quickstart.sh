@@ -2,7 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 # From a fresh clone to numbers: installs packages (Debian, Ubuntu), builds, moves verified messages
 # between two processes on this machine, and sweeps message sizes. A few minutes.
+#
+#   [PORT=N] bench/quickstart.sh        PORT: TCP port of the servers (30042)
 set -eu
+if [ $# -gt 0 ]; then
+    sed -n '3,/^set/s/^#\( \|$\)//p' "$0" >&2
+    [ "$1" = --help ] && exit
+    exit 64
+fi
 cd "$(dirname "$0")/.."
 
 # the last three: to build for RDMA devices, to drive them, and to have their kernel modules loaded

@@ -170,8 +170,10 @@ static void post(unsigned side, unsigned *left)
 
 int main(int argc, char **argv)
 {
-    if (argc != 3)
+    if (argc != 3) {
+        fprintf(stderr, "usage: verbs_cost uc|rc|ud MESSAGES (bench/verbs_cost.sh counts its instructions)\n");
         return 64;
+    }
     unsigned count = (unsigned)atoi(argv[2]), left[2] = {count, count};
     params = param_defaults();
     params.backend = BACKEND_VERBS;

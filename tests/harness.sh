@@ -4,7 +4,7 @@
 # small Meson project whose tests are shell scripts, counted by the functions of run.sh. TAP.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/integration/lib.sh"
-plan 42
+plan 43
 
 # What run.sh says of COMMAND..., which calls its functions: the status is that of run.sh
 run_sh() {
@@ -260,6 +260,16 @@ signals_its_own() {
         [ "$(grep '^kill' "$WORK/said.log")" = "$(sed -n 's/^its own: //p' "$WORK/said.log")" ]
 }
 check "a script signals no process that has ended" signals_its_own
+
+# a typing error plays nothing, instead of the seeds up to it
+numbers_of_sim() {
+    local option
+    for option in "--seeds 1e4" "--seeds 10K" "--seeds -1" "--seed x" "--jobs 2x" "--failures ''" "--hours 1,5" "--seconds nan"; do
+        eval "'$BUILD/tests/sim' --scenario clean $option" >"$WORK/said.log" 2>&1
+        [ $? = 2 ] && said said "^sim: ${option%% *} .*: allowed are" || return 1
+    done
+}
+check "the simulator refuses what is no number" numbers_of_sim
 
 # a real program of Criterion, which finds its own tests in /proc
 program_is without_proc "exec unshare -m sh -c 'mount -t tmpfs none /proc && exec \"\$@\"' sh \"\$@\""

@@ -39,6 +39,7 @@ enum {
     REPORT_SECONDS = 60, /* of a campaign */
     LAST_PERCENT = 10,   /* of the time that is given: no seed begins in it, so that most of them end */
     LAST_SECONDS_MAX = 5,
+    TIME_MAX = 1000000,      /* seconds or hours that a user asks for */
     LOOK_EVERY_NS = 2000000, /* for workers that have ended */
 };
 
@@ -399,23 +400,52 @@ struct arguments {
     bool campaign, each, counted, seeded, list;
 };
 
-/* Takes an option with its value. False: there is no such option. */
+/* Whether `value` is a number of this type, up to its end; a line says if not. */
+static bool whole_number(const char *name, const char *value, uint64_t most, uint64_t *out)
+{
+    char *end;
+    errno = 0;
+    *out = strtoull(value, &end, 0);
+    if (*value >= '0' && *value <= '9' && !*end && !errno && *out <= most)
+        return true;
+    fprintf(stderr, "sim: %s %s: allowed are whole numbers from 0 to %llu\n", name, value, (unsigned long long)most);
+    return false;
+}
+
+static bool real_number(const char *name, const char *value, double *out)
+{
+    char *end;
+    *out = strtod(value, &end);
+    if (end != value && !*end && *out >= 0 && *out <= TIME_MAX)
+        return true;
+    fprintf(stderr, "sim: %s %s: allowed are numbers from 0 to %d\n", name, value, TIME_MAX);
+    return false;
+}
+
+/* Takes an option with its value. False: there is no such option, or its value is none. */
 static bool take_option(struct arguments *arguments, const char *name, const char *value)
 {
+    uint64_t number;
     if (!strcmp(name, "--seeds")) {
-        plan.seeds = strtoull(value, NULL, 0);
         arguments->counted = true;
+        return whole_number(name, value, UINT64_MAX, &plan.seeds);
     } else if (!strcmp(name, "--seed")) {
-        plan.seed = strtoull(value, NULL, 0);
         arguments->seeded = true;
+        return whole_number(name, value, UINT64_MAX, &plan.seed);
     } else if (!strcmp(name, "--jobs")) {
-        plan.jobs = (unsigned)strtoul(value, NULL, 0);
+        if (!whole_number(name, value, UINT32_MAX, &number))
+            return false;
+        plan.jobs = (unsigned)number;
     } else if (!strcmp(name, "--failures")) {
-        plan.failures_max = (unsigned)strtoul(value, NULL, 0);
+        if (!whole_number(name, value, UINT32_MAX, &number))
+            return false;
+        plan.failures_max = (unsigned)number;
     } else if (!strcmp(name, "--hours")) {
-        arguments->seconds = strtod(value, NULL) * 3600;
+        if (!real_number(name, value, &arguments->seconds))
+            return false;
+        arguments->seconds *= 3600;
     } else if (!strcmp(name, "--seconds")) {
-        arguments->seconds = strtod(value, NULL);
+        return real_number(name, value, &arguments->seconds);
     } else if (!strcmp(name, "--corpus")) {
         arguments->read_from = value;
     } else if (!strcmp(name, "--write-corpus")) {
