@@ -240,9 +240,9 @@ static bool reaches_gpus(const struct device *device)
 {
     struct uccl_gpu gpu;
     uccl_engine *engine;
-    uccl_config *config = engine_config(device, NCCL_NET_UNDEFINED);
+    uccl_config *config;
     bool some = false, all = true;
-    if (!config)
+    if (engine_config(device, NCCL_NET_UNDEFINED, &config) != UCCL_OK)
         return false;
     process_engines(1);
     if (uccl_open(config, &engine) == UCCL_OK) {

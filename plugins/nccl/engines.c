@@ -64,15 +64,18 @@ static int set_all(uccl_config *config, const struct device *device, int traffic
     return error;
 }
 
-uccl_config *engine_config(const struct device *device, int traffic_class)
+int engine_config(const struct device *device, int traffic_class, uccl_config **out)
 {
     uccl_config *config;
-    if (uccl_config_create(&config) != UCCL_OK)
-        return NULL;
-    if (set_all(config, device, traffic_class) == UCCL_OK)
-        return config;
-    uccl_config_destroy(config);
-    return NULL;
+    int error = uccl_config_create(&config);
+    if (error)
+        return error;
+    error = set_all(config, device, traffic_class);
+    if (error)
+        uccl_config_destroy(config);
+    else
+        *out = config;
+    return error;
 }
 
 /* ---- engines ---------------------------------------------------------------------------------- */
@@ -90,8 +93,8 @@ static struct engine *find(int device, int traffic_class)
 static enum nccl_result open_engine(int index, const struct device *device, int traffic_class, struct engine **out)
 {
     struct engine *engine = calloc(1, sizeof *engine);
-    uccl_config *config = engine ? engine_config(device, traffic_class) : NULL;
-    int error = config ? UCCL_OK : UCCL_ENOMEM;
+    uccl_config *config = NULL;
+    int error = engine ? engine_config(device, traffic_class, &config) : UCCL_ENOMEM;
     if (!error) {
         process_engines(1);
         error = uccl_open(config, &engine->uccl);

@@ -120,8 +120,8 @@ void engine_put(struct engine *engine);
 void engines_close_idle(void);
 /* Whether the log knows already that this peer has failed; it does from now on. Under the lock. */
 bool engine_told(struct engine *engine, const uint8_t peer_id[16]);
-/* Settings for an engine of this device; NULL: out of memory. */
-uccl_config *engine_config(const struct device *device, int traffic_class);
+/* Settings for an engine of this device. An error of the engine's if the traffic class is none. */
+int engine_config(const struct device *device, int traffic_class, uccl_config **out);
 /* The value of a parameter as things stand. Whether the user has set it: not if it is the default. */
 bool parameter(const char *name, char *value, size_t size);
 

@@ -154,6 +154,20 @@ static void bad_parameter(void)
     IS(net->finalize(context), NCCL_SUCCESS);
 }
 
+/* A traffic class that no packet can carry is the application's mistake, and no lack of memory. */
+static void bad_traffic_class(void)
+{
+    struct nccl_net_v12 *net = load("ncclNetPlugin_v12");
+    struct nccl_net_comm_config config = {.trafficClass = 256};
+    uint8_t handle[NCCL_NET_HANDLE_BYTES];
+    void *context, *listen_comm = POISON;
+    IS(net->init(&context, 7, &config, logger, NULL), NCCL_SUCCESS);
+    IS(net->listen(context, 0, handle, &listen_comm), NCCL_INVALID_ARGUMENT);
+    CHECK(!listen_comm);
+    IS(warnings("cannot open an engine on lo: invalid argument"), 1);
+    IS(net->finalize(context), NCCL_SUCCESS);
+}
+
 /* Engines open with the first listener and close with the last context. */
 static void engine_while_needed(void)
 {
@@ -678,6 +692,7 @@ static const struct {
     {"no device: init succeeds", no_device, false},
     {"devices that nobody names", chosen_devices, false},
     {"a parameter out of range: init succeeds, listen fails", bad_parameter, false},
+    {"a traffic class out of range", bad_traffic_class, false},
     {"an engine is open while it is needed", engine_while_needed, false},
     {"before v11, while there is a communicator", engine_of_v8, false},
     {"loaded again and again", reload, false},
