@@ -77,7 +77,7 @@ void op_free(struct op *op);
 enum {
     OPS_MAX = 256,    /* operations at the peer at once */
     PARTS_MAX = 128,  /* messages of ANNEX_WRITES and ANNEX_READS at once that we began */
-    SERVED_MAX = 400, /* those that the peer began; more is a lie */
+    SERVED_MAX = 400, /* those that the peer began; then its next messages wait */
     CONTROL_POSTED = 16,
     NOTES_POSTED = 8,
 };

@@ -75,11 +75,15 @@ static void pass_over(struct onesided *one, struct one_request *r)
 
 static void on_control(struct onesided *one, const struct one_request *r);
 
-/* Handles messages of ANNEX_CONTROL in the order in which they were sent. */
+/*
+ * Handles messages of ANNEX_CONTROL in the order in which they were sent. While many of the peer's operations are under
+ * way here, they wait. An honest peer, which has its bytes, may begin more: here an operation also waits for threads
+ * that have parts of it, and for acks. None of those under way needs a message that waits.
+ */
 static void take_controls(struct onesided *one)
 {
     struct one_request *r;
-    while ((r = one->controls.head) && r->over) {
+    while ((r = one->controls.head) && r->over && one->serving < SERVED_MAX) {
         pop(&one->controls);
         if (r->request.msg.status != UCCL_OK) {
             pass_over(one, r);
@@ -342,10 +346,8 @@ static void on_control(struct onesided *one, const struct one_request *r)
     bool good = control_parse(r->bytes, r->request.msg.moved_bytes, &control);
     if (good && control.kind == CONTROL_DONE)
         ops_on_done(one, &control);
-    else if (good && !one->status && one->serving < SERVED_MAX)
+    else if (good && !one->status)
         good = control.kind == CONTROL_WRITE ? on_write(one, &control) : on_read(one, &control);
-    else if (!one->status)
-        good = false;
     if (good)
         return;
     /* what follows has no meaning any more */
@@ -380,6 +382,7 @@ void serve_ended(struct one_request *r)
         try_finish(one, served);
     }
     one_put(r);
+    take_controls(one);
     serve_notes(one);
 }
 

@@ -5,6 +5,7 @@
 #include "../../api/objects.h"
 #include "core/flow.h"
 #include "core/state.h"
+#include "thread/post.h"
 
 enum { ENGINES = 3, LARGE = 3000003, LEAST = 80000 };
 
@@ -138,6 +139,52 @@ BOTH(onesided_stripe, a_dead_flow_of_a_part_ends_the_operation)
         IS(uccl_dereg_mr(one.mr[0]), 0);
         one_close(&one);
     }
+}
+
+static void nap(struct engine_thread *thread, void *argument)
+{
+    (void)thread;
+    sleep_us(*(unsigned *)argument);
+}
+
+/*
+ * A thread of the target is kept from the processor for a while. The others carry all, so the initiator has its reads
+ * and begins more; but at the target no operation is over that has a part on that thread.
+ */
+static void target_naps(const char *lend, bool write)
+{
+    enum { WINDOW = 200, COUNT = 1500, BYTES = 300000, PIECES = 200 };
+    struct one one;
+    unsigned nap_us = 1000000;
+    struct thread_call call = {.run = nap, .argument = &nap_us};
+    static struct uccl_piece pieces[COUNT * PIECES / 2]; /* of one write: 256 a message */
+    uccl_request *requests[WINDOW];
+    open_with(&one, lend, "MAX_REQUESTS", "4096", BYTES);
+    end_of(post_read(&one, 0, BYTES, 0), 0);
+    cr_assert(thread_post(one.pair.conn[1]->stripes.at[1].thread, COMMAND_CALL, &call));
+    if (write) {
+        size_t count = sizeof pieces / sizeof pieces[0];
+        for (size_t i = 0; i < count; i++)
+            pieces[i] = piece_of(&one, i % PIECES * 1500, 1500, i % PIECES * 1500);
+        end_of(post_pieces(&one, true, pieces, count, NULL), 0);
+    }
+    for (unsigned i = 0; !write && i < COUNT + WINDOW; i++) {
+        if (i >= WINDOW)
+            cr_assert_eq(end_of(requests[i % WINDOW], 0), BYTES);
+        if (i < COUNT)
+            requests[i % WINDOW] = post_read(&one, 0, BYTES, 0);
+    }
+    one_close(&one);
+}
+
+BOTH(onesided_stripe, reads_while_a_thread_of_the_target_naps)
+{
+    target_naps(lend, false);
+}
+
+BOTH(onesided_stripe, a_write_while_a_thread_of_the_target_naps)
+{
+    target_naps(lend, true);
 }
 
 /* A close of the target lets reads under way finish: the parts of annexes stay open until all of its ends are over. */
