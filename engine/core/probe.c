@@ -52,6 +52,8 @@ void probe_on_frame(struct rail *rail, const struct wire_probe *frame, uint64_t 
 {
     struct flow *flow = rail->flow;
     struct probe *probe = &rail->probe;
+    if (!frame->echo)
+        probe->echoed = 0;
     if (!frame->echo && frame->length) {
         probe->due |= PROBE_ECHO_SIZE;
         probe->size_nonce = frame->nonce;
@@ -142,6 +144,8 @@ void probe_undo(struct rail *rail, unsigned due)
 {
     struct probe *probe = &rail->probe;
     probe->due |= (uint8_t)due;
+    if (due & (PROBE_ECHO | PROBE_ECHO_SIZE))
+        probe->echoed = 0;
     if (due & PROBE_ASK && !probe_proven(probe) && probe->backoff)
         probe->backoff--;
     if (due & PROBE_ASK && rail->tries)

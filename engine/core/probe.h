@@ -37,7 +37,7 @@ struct probe {
     uint64_t size_nonce;           /* of its newest padded one */
     uint16_t ask_path, echo_path;  /* of the last probe and echo */
     bool asks_again, echoes_again; /* the last one may be lost: the next takes another path */
-    bool echoes_away;              /* the last echo went over the main rail instead */
+    uint8_t echoed;                /* rails that the echoes have had, once some is proven */
     uint8_t echo_turn;             /* of rails, while none is proven */
 };
 

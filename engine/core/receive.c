@@ -308,7 +308,7 @@ static bool on_unnumbered(struct flow *flow, struct wire_packet *packet, uint64_
         return false;
     }
     flow->rx_rail = flow_rail_of(flow, packet->path);
-    if (!flow->rx_rail) /* the peer has more paths */
+    if (!flow->rx_rail || (flow->rx_rail->reliable && flow->rx_rail->cut)) /* the peer numbers its paths otherwise */
         flow->rx_rail = flow->rails;
     act(flow, packet, &subject, now_ns);
     return true;

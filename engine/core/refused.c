@@ -43,7 +43,8 @@ static void undo_chunks(struct flow *flow, const struct tx_desc *desc, uint64_t 
 static void due_again(struct flow *flow, const struct tx_desc *desc)
 {
     struct rail *rail = &flow->rails[desc->sequenced ? desc->rail : desc->due_rail];
-    probe_undo(rail, desc->due & TX_DUE_PROBES);
+    bool copy = desc->rail != desc->due_rail && flow_proven(flow); /* of echoes that other rails have: no NIC waits */
+    probe_undo(rail, copy ? 0 : desc->due & TX_DUE_PROBES);
     if (desc->due & PROBE_SIZE)
         mtu_undo(rail);
     if (desc->due & (PROBE_OPEN | PROBE_TRY))

@@ -2,40 +2,47 @@
 /* Probes, echoes and farewells: packets without a sequence number, which go even where nothing else may. */
 #include "core/transmit.h"
 
+enum { ECHOES = PROBE_ECHO | PROBE_ECHO_SIZE };
+
+/* The next rail for the echoes of a proven peer. NULL: they have gone over all. */
+static struct rail *next_way(struct rail *rail)
+{
+    struct flow *flow = rail->flow;
+    struct probe *probe = &rail->probe;
+    while (probe->echoed < flow->rail_count) {
+        struct rail *way = &flow->rails[(rail->index + probe->echoed++) % flow->rail_count];
+        if (!way->cut && (way == rail || rail_carries(way)) && rail_has_room(way, false))
+            return way;
+    }
+    return NULL;
+}
+
 /*
- * Over which rail `*what` goes, of the probe and the echoes that are due. A probe goes over its rail, that is what it
- * asks about. An echo says that the peer's direction of the rail works, and ours may not: every other one goes over the
- * main rail, and all where this one is not usable. While no rail is proven they go over all in turn: the peer may
- * number its paths otherwise, so the rail may not be the one over which the probe came.
+ * Over which rail `*what` goes, of the probe and the echoes that are due; NULL: over none. A probe goes over its rail,
+ * that is what it asks about. An echo says that the peer's direction of a rail works. Ours may not, and we may not know
+ * yet. Nor is it sure that the probe came over this rail, as the peer may number its paths otherwise. So an echo goes
+ * over all rails, one after the other. While none is proven it goes over one, in turn: an address that may be anybody's
+ * gets no more packets than it sends.
  */
 static struct rail *choose_way(struct rail *rail, unsigned *what)
 {
     struct flow *flow = rail->flow;
     struct probe *probe = &rail->probe;
-    *what = probe->due & (PROBE_ASK | PROBE_ECHO | PROBE_ECHO_SIZE);
-    if (flow->rail_count == 1 || !(*what & (PROBE_ECHO | PROBE_ECHO_SIZE)))
+    *what = probe->due & (PROBE_ASK | ECHOES);
+    if (flow->rail_count == 1 || !(*what & ECHOES))
         return rail;
-    if (!flow_proven(flow)) {
-        struct rail *way = &flow->rails[(rail->index + probe->echo_turn++) % flow->rail_count];
-        if (way != rail)
-            *what &= PROBE_ECHO | PROBE_ECHO_SIZE; /* the probe is next */
-        return way;
-    }
-    if (rail == flow->main || !rail_carries(flow->main))
-        return rail;
-    if (rail_usable(rail) && probe->echoes_away) {
-        probe->echoes_away = false;
-        return rail;
-    }
-    if (*what & PROBE_ASK) {
-        *what = PROBE_ASK; /* the echo is next */
-        return rail;
-    }
-    probe->echoes_away = true;
-    return flow->main;
+    struct rail *way;
+    if (flow_proven(flow))
+        way = next_way(rail);
+    else
+        way = &flow->rails[(rail->index + probe->echo_turn++) % flow->rail_count];
+    if (!way)
+        probe->due &= (uint8_t)~ECHOES;
+    *what &= way == rail ? PROBE_ASK | ECHOES : way ? ECHOES : PROBE_ASK; /* the probe is next */
+    return *what == PROBE_ASK ? rail : way;
 }
 
-/* The probe or the echoes that are due. */
+/* The probe or the echoes that are due. False: none is, after all. */
 static bool send_probe(struct rail *rail, struct tx_desc *desc, uint64_t now_ns)
 {
     struct core *core = rail->flow->core;
@@ -43,12 +50,18 @@ static bool send_probe(struct rail *rail, struct tx_desc *desc, uint64_t now_ns)
     unsigned what;
     struct rail *way = choose_way(rail, &what);
     uint16_t path = 0;
+    if (!way)
+        return false;
     if (!rail_has_room(way, false))
         way = rail;
-    if (way->reliable || !probe_opens(&rail->probe))
+    bool copy = way != rail && flow_proven(rail->flow);
+    if (way->reliable || copy || !probe_opens(&rail->probe))
         path = (uint16_t)rail_control_path(way, way == rail ? probe_avoids(&rail->probe) : -1);
-    probe_leaves(&rail->probe, what, path);
+    if (!copy)
+        probe_leaves(&rail->probe, what, path);
     train.header += probe_put(rail, what, train_at(&train) + train.header, now_ns);
+    if (flow_proven(rail->flow) && rail->probe.echoed < rail->flow->rail_count && rail->flow->rail_count > 1)
+        rail->probe.due |= (uint8_t)(what & ECHOES); /* over the others */
     train_end_datagram(core, &train);
     tx_describe_unnumbered(way, train.buffer, train.header, path, what, desc, now_ns);
     desc->due_rail = rail->index;

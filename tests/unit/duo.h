@@ -59,6 +59,7 @@ static uint32_t duo_passing[2];           /* what the last one said */
 static unsigned duo_lost[2], duo_back[2]; /* CORE_EVENT_RAIL_LOST, CORE_EVENT_RAIL_BACK seen */
 static unsigned duo_bulk[2];              /* CORE_EVENT_FLOW_BULK seen */
 static bool duo_refuse;                   /* the NIC takes nothing */
+static unsigned duo_entropy[2];           /* UCCL_PORT_ENTROPY of each end; 0: duo_params */
 static bool duo_reliable;                 /* capability: placing queue pairs are */
 static bool duo_whole_trains;             /* capability: a train costs about one send */
 static bool duo_registered;               /* buffers to be posted: the NIC reaches them */
@@ -127,6 +128,8 @@ static inline void duo_open_as(bool one_core)
         duo_core[side] =
             side && one_core ? duo_core[0] : core_init(duo_zeroed(core_size(&duo_params)), &setup, duo_now);
         duo_setup[side].owner = &duo_flow[side];
+        if (duo_entropy[side])
+            duo_params.port_entropy = duo_entropy[side];
         duo_flow[side] = core_flow_open(duo_core[side], duo_zeroed(core_flow_size(&duo_params, &duo_setup[side])),
                                         &duo_setup[side], duo_now);
         for (unsigned i = 0; i < DUO_CONNS; i++)

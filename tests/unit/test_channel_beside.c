@@ -43,11 +43,11 @@ static void open_joined(void)
     connect_all();
 }
 
-static bool is_record(const struct duo_datagram *datagram)
+static bool is_record(unsigned side, const struct duo_datagram *datagram)
 {
     struct wire_packet packet;
     cr_assert(wire_parse(datagram->bytes, datagram->length, crc32c_portable, &packet));
-    return packet.path >= PATHS;
+    return packet.path >= duo_flow[side]->rails[1].first_path;
 }
 
 /* Drops what waits at a side over rail `rail`. */
@@ -55,7 +55,7 @@ static unsigned lose(unsigned side, unsigned rail)
 {
     unsigned kept = 0, lost = 0;
     for (unsigned i = 0; i < duo_queued[side]; i++) {
-        if (is_record(&duo_queue[side][i]) == (rail == 1)) {
+        if (is_record(side, &duo_queue[side][i]) == (rail == 1)) {
             free(duo_queue[side][i].bytes);
             lost++;
         } else {
@@ -102,7 +102,7 @@ static void look(unsigned *records, unsigned *datagrams)
     *records = *datagrams = 0;
     for (unsigned i = 0; i < duo_queued[0]; i++) {
         if (wire_is_bulk(duo_queue[0][i].bytes, duo_queue[0][i].length))
-            *(is_record(&duo_queue[0][i]) ? records : datagrams) += 1;
+            *(is_record(0, &duo_queue[0][i]) ? records : datagrams) += 1;
     }
 }
 
@@ -370,4 +370,119 @@ Test(channel_beside, a_lossy_network_gets_datagrams_for_a_while, .init = open_jo
     core_path_lossy(duo_core[0], duo_flow[0], 1, duo_now);
     duo_now += 10001 * MS;
     expect_way(LARGE, true);
+}
+
+/* So much time passes, in which no datagram arrives. */
+static void run_without_datagrams(uint64_t ns)
+{
+    for (uint64_t until_ns = duo_now + ns; duo_now < until_ns; duo_now += MS / 4) {
+        for (unsigned side = 0; side < 2; side++) {
+            core_expire(duo_core[side], duo_now);
+            duo_transmit(side);
+            lose(side, 0);
+        }
+        for (unsigned side = 0; side < 2; side++)
+            duo_deliver(side);
+    }
+}
+
+/* Connections carry all, since datagrams vanish. They break, and are made again. */
+static void break_without_datagrams(void)
+{
+    duo_params.dead_peer_ms = 3000;
+    struct pair pair = {duo_send(0, 100), duo_recv(1, 100)};
+    finish(pair, 100, MS);
+    pair = (struct pair){duo_send(0, 100), duo_recv(1, 100)};
+    run_without_datagrams(2000 * MS);
+    duo_assert_arrived(pair.send, pair.recv, 100);
+    cut();
+    run_without_datagrams(20 * MS);
+    connect_all();
+}
+
+/* Both kinds are down then, so the answers that bring the connections back do not come as datagrams. */
+static void connections_come_back(void)
+{
+    uint64_t before[2];
+    for (unsigned side = 0; side < 2; side++)
+        before[side] = duo_count(&duo_counters[side].rails_returned);
+    break_without_datagrams();
+    struct pair pair = {duo_send(0, 100), duo_recv(1, 100)};
+    run_without_datagrams(200 * MS);
+    duo_assert_arrived(pair.send, pair.recv, 100);
+    for (unsigned side = 0; side < 2; side++) {
+        cr_assert_eq(duo_count(&duo_counters[side].rails_returned) - before[side], 1);
+        cr_assert(duo_flow[side]->main == &duo_flow[side]->rails[1]);
+    }
+    pair = (struct pair){duo_send(0, 100), duo_recv(1, 100)};
+    run_without_datagrams(5 * MS);
+    duo_assert_arrived(pair.send, pair.recv, 100);
+}
+
+Test(channel_beside, connections_come_back_without_datagrams, .init = open_joined)
+{
+    connections_come_back();
+}
+
+/* The peer waits for nothing, so it does not know yet that its datagrams vanish. It lives all the same. */
+static void answers_of_the_unaware_come(void)
+{
+    duo_params.dead_peer_ms = 3000;
+    struct duo_request *send = duo_send(0, 100);
+    run_without_datagrams(1000 * MS);
+    cut();
+    run_without_datagrams(20 * MS);
+    connect_all();
+    run_without_datagrams(4000 * MS);
+    cr_assert_eq(duo_flow[1]->rails[0].state, RAIL_UP, "it does not know");
+    cr_assert_eq(duo_dead[0], 0);
+    struct duo_request *recv = duo_recv(1, 100);
+    run_without_datagrams(1000 * MS);
+    duo_assert_arrived(send, recv, 100);
+}
+
+Test(channel_beside, answers_of_the_unaware_come_by_connections, .init = open_joined)
+{
+    answers_of_the_unaware_come();
+}
+
+/* The numbers of the asker's paths name another rail there, or none. */
+Test(channel_beside, answers_of_the_unaware_come_where_paths_are_unequal)
+{
+    for (unsigned few = 0; few < 2; few++) {
+        duo_entropy[few] = 1;
+        duo_entropy[!few] = 64;
+        open_joined();
+        answers_of_the_unaware_come();
+    }
+}
+
+Test(channel_beside, connections_come_back_where_paths_are_unequal)
+{
+    for (unsigned few = 0; few < 2; few++) {
+        duo_entropy[few] = 1;
+        duo_entropy[!few] = 64;
+        open_joined();
+        connections_come_back();
+    }
+}
+
+/* A probe over a path whose number names a broken connection here is answered at once. */
+Test(channel_beside, answers_do_not_wait_for_connections)
+{
+    static uint8_t buffer[256];
+    struct tx_desc desc;
+    duo_entropy[0] = 64;
+    duo_entropy[1] = 1;
+    open_joined();
+    cut();
+    duo_run(50 * MS);
+    uint32_t bytes =
+        WIRE_HEADER_BYTES + wire_put_probe(buffer + WIRE_HEADER_BYTES, &(struct wire_probe){.nonce = 12345});
+    wire_set_header_length(buffer, bytes);
+    tx_describe_unnumbered(&duo_flow[0]->rails[0], buffer, bytes, 1, 0, &desc, duo_now);
+    duo_build(0, &desc);
+    duo_deliver(0);
+    cr_assert_eq(duo_transmit(1), 1);
+    cr_assert_not(is_record(1, &duo_queue[1][0]));
 }

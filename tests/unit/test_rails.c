@@ -356,6 +356,24 @@ Test(rails, echoes_leave_a_dead_direction, .init = open_proven)
     }
 }
 
+/* A NIC that is full holds no echo back, and gets it no second time: other rails have it. */
+Test(rails, a_full_nic_ends_no_echo, .init = open_proven)
+{
+    struct tx_desc desc;
+    duo_flow[0]->rails[0].probe.due |= PROBE_ASK;
+    flow_wake(duo_flow[0]);
+    say(0);
+    duo_deliver(0);
+    unsigned echoes[RAILS] = {0};
+    for (unsigned i = 0; i < 10 && core_tx(duo_core[1], &desc, duo_now); i++) {
+        echoes[desc.rail] += (desc.due & PROBE_ECHO) != 0;
+        if (desc.rail == 1)
+            core_tx_failed(duo_core[1], &desc, duo_now);
+    }
+    cr_assert_eq(echoes[0], 1);
+    cr_assert_eq(echoes[1], 1);
+}
+
 /* The same where nothing but acks leaves, as the receiver of a large message: no timeout of a chunk shows it. */
 Test(rails, lone_acks_leave_a_dead_direction, .init = open_proven)
 {
@@ -472,6 +490,7 @@ Test(rails, flaps_are_no_hole, .init = open_sized)
 Test(rails, a_hole_is_found_beside_another_rail, .init = open_sized)
 {
     hole_bytes = BASE;
+    duo_post(0, 1, CORE_RECV, 100); /* something to wait for: the rail is asked between the messages, too */
     for (unsigned i = 0; i < 20 && rail_of(0, 0)->datagram_bytes > BASE; i++) {
         pass_message(256 << 10);
         duo_run_with(50 * MS, talk);
