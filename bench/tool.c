@@ -411,14 +411,37 @@ uccl_listener *tool_listen(uccl_engine *engine, uint16_t port)
     return listener;
 }
 
+/* Bytes that the machine can give without killing a process; UINT64_MAX: it does not say. */
+static uint64_t memory_left(void)
+{
+    uint64_t available = UINT64_MAX, swap = 0, kib;
+    char line[128];
+    FILE *file = fopen("/proc/meminfo", "re");
+    while (file && fgets(line, sizeof(line), file)) {
+        if (sscanf(line, "MemAvailable: %" SCNu64, &kib) == 1)
+            available = kib * 1024;
+        else if (sscanf(line, "SwapFree: %" SCNu64, &kib) == 1)
+            swap = kib * 1024;
+    }
+    if (file)
+        fclose(file);
+    return available == UINT64_MAX ? available : available + swap;
+}
+
 void *tool_allocate(uint64_t bytes)
 {
+    void *memory = MAP_FAILED;
+    uint64_t left = memory_left();
+    char why[64];
     if (bytes == 0)
         bytes = 1;
-    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (bytes > left) /* which the kernel grants all the same, and kills whoever touches it */
+        snprintf(why, sizeof(why), "the machine has %" PRIu64 " MiB left", left / MIB);
+    else if ((memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) == MAP_FAILED)
+        snprintf(why, sizeof(why), "%s", strerror(errno));
     if (memory == MAP_FAILED)
         tool_fail("cannot allocate %" PRIu64 " MiB of message buffers: %s (use smaller or fewer messages)", bytes / MIB,
-                  strerror(errno));
+                  why);
     madvise(memory, bytes, MADV_HUGEPAGE); /* a hint: where it is refused, small pages do */
     memset(memory, 0xdb, bytes);
     return memory;

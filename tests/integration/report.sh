@@ -3,7 +3,7 @@
 # A tool's report arrives whole, or its exit status is not 0 and a line says why. Nothing here is measured.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/lib.sh"
-plan 63 59
+plan 64 60
 
 INFO=$BUILD/bench/uccl_info
 SCALE=$BUILD/bench/scale_sim
@@ -97,10 +97,13 @@ if without /sys true 2>/dev/null; then
         check "without /sys and /proc" without "/sys /proc" "$P2P_BENCH" "${BRIEF[@]}"
         check "without /sys and /proc: uccl_info" without "/sys /proc" "$INFO"
     fi
+    printf 'MemAvailable: 1024 kB\nSwapFree: 1024 kB\n' >"$WORK/meminfo"
+    check "more than the machine has left is not touched" lost 'message buffers: the machine has 2 MiB left' \
+        "unshare -m sh -c 'mount --bind $WORK/meminfo /proc/meminfo && exec $P2P_BENCH --local --sizes=4M --iterations=20'"
     check "without /dev: it says so" lost '/dev/null' "$(declare -f without); BUILD=$BUILD without /dev $P2P_BENCH ${BRIEF[*]}"
     check "without any interface: it says so" lost 'no network interface is up and has an address$' "unshare -n $INFO"
 else
-    skip "without /sys, /proc, /dev" "not allowed to make mount namespaces" $((SHORT ? 3 : 5))
+    skip "without /sys, /proc, /dev" "not allowed to make mount namespaces" $((SHORT ? 4 : 6))
 fi
 check "without HOME, a locale and the rest of the environment" env -i "$P2P_BENCH" "${BRIEF[@]}"
 odd_locale() { LC_ALL=de_DE.UTF-8 timeout 60 "$P2P_BENCH" "${BRIEF[@]}" --json | python3 -m json.tool; }
