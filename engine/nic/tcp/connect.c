@@ -347,7 +347,7 @@ int tcp_listen(struct tcp_queue *queue)
         if (queue->listen_fd >= 0)
             set_early_options(queue, queue->listen_fd);
         if (queue->listen_fd >= 0 && bind(queue->listen_fd, &any.any, length) != 0) {
-            LOG_ERR("cannot bind a TCP socket for peers: %s", fault_text(errno, text));
+            LOG(TCP_LOG_ERROR(queue), "cannot bind a TCP socket for peers: %s", fault_text(errno, text));
             return fault_error(errno);
         }
     }
@@ -355,7 +355,7 @@ int tcp_listen(struct tcp_queue *queue)
         getsockname(queue->listen_fd, &any.any, &length) != 0 ||
         !watch(queue, EPOLL_CTL_ADD, queue->listen_fd, EPOLLIN, EVENT_LISTEN)) {
         int error = errno;
-        LOG_ERR("cannot listen for TCP connections of peers: %s", fault_text(error, text));
+        LOG(TCP_LOG_ERROR(queue), "cannot listen for TCP connections of peers: %s", fault_text(error, text));
         return fault_error(error);
     }
     queue->port = ntohs(any.any.sa_family == AF_INET6 ? any.v6.sin6_port : any.v4.sin_port);

@@ -81,7 +81,7 @@ static int tcp_reach(struct nic *nic, const struct nic_queue_address *address)
 
 int tcp_no_memory(const struct tcp_queue *queue)
 {
-    LOG_ERR("no memory for TCP queue %u with %u peers", queue->setup.index, queue->destination_count);
+    LOG(TCP_LOG_ERROR(queue), "no memory for TCP queue %u with %u peers", queue->setup.index, queue->destination_count);
     return UCCL_ENOMEM;
 }
 
@@ -143,7 +143,7 @@ static int open_descriptors(struct tcp_queue *queue)
     queue->wake_fd = queue->epoll_fd < 0 ? -1 : eventfd(0, EFD_CLOEXEC);
     if (queue->wake_fd < 0) {
         int error = errno;
-        LOG_ERR("cannot make an epoll or an eventfd: %s", fault_text(error, text));
+        LOG(TCP_LOG_ERROR(queue), "cannot make an epoll or an eventfd: %s", fault_text(error, text));
         return fault_error(error);
     }
     queue->spare_fd = fcntl(queue->epoll_fd, F_DUPFD_CLOEXEC, 0); /* it will do without one */
@@ -157,7 +157,7 @@ static int tcp_queue_open(struct nic *nic, const struct nic_queue_setup *setup, 
 {
     struct tcp_queue *queue = calloc(1, sizeof *queue);
     if (!queue) {
-        LOG_ERR("no memory for a TCP queue");
+        LOG(setup->beside ? UCCL_LOG_WARN : UCCL_LOG_ERROR, "no memory for a TCP queue");
         return UCCL_ENOMEM;
     }
     queue->base = (struct nic_queue){

@@ -203,6 +203,9 @@ extern const struct nic_queue_ops tcp_queue_ops;
 extern const struct nic_datagram_ops tcp_datagram_ops;
 extern const struct nic_channel_ops tcp_channel_ops;
 
+/* How bad it is that a queue finds no memory or descriptors: without one beside them, datagrams carry all. */
+#define TCP_LOG_ERROR(queue) ((queue)->setup.beside ? UCCL_LOG_WARN : UCCL_LOG_ERROR)
+
 /* Logs that memory ran out and returns UCCL_ENOMEM. */
 int tcp_no_memory(const struct tcp_queue *queue);
 
