@@ -149,25 +149,35 @@ static void keep_fittest(struct list *list)
     }
 }
 
+/* Why there is none. `status` is that of the last look, `why` what it said of verbs. */
+static const char *why_none(const struct gathering *gathering, const char *backend, int status, const char *why)
+{
+    if (gathering->failed)
+        return "out of memory";
+    if (status == UCCL_EINVAL)
+        return "a parameter is not allowed (its own warning names it)";
+    if (strcmp(backend, "verbs") == 0)
+        return *why ? why : "no verbs port is usable (UCCL_IB_HCA)";
+    return status < 0 ? uccl_strerror(status) : "no network interface is up and admitted by UCCL_SOCKET_IFNAME";
+}
+
 static struct list *gather(void)
 {
     struct gathering gathering = {0};
+    int status = UCCL_OK;
     char backend[16] = "auto", why[256] = "";
     parameter("UCCL_BACKEND", backend, sizeof backend);
     bool tcp = strcmp(backend, "tcp") == 0;
     if (!tcp && strcmp(backend, "udp") != 0)
-        uccl_verbs_ports(NULL, gather_port, &gathering, why, sizeof why);
+        status = uccl_verbs_ports(NULL, gather_port, &gathering, why, sizeof why);
     if (!gathering.list && strcmp(backend, "verbs") != 0) {
-        uccl_interfaces(NULL, gather_interface, &gathering);
+        status = uccl_interfaces(NULL, gather_interface, &gathering);
         keep_fittest(gathering.list);
     }
     for (int i = 0; gathering.list && i < gathering.list->count; i++)
         gathering.list->at[i].device.tcp = tcp;
     if (!gathering.list)
-        WARN("no device: %s", gathering.failed                ? "out of memory"
-                              : strcmp(backend, "verbs") == 0 ? *why ? why : "no verbs port is usable (UCCL_IB_HCA)"
-                                                              : "no network interface is up and admitted by "
-                                                                "UCCL_SOCKET_IFNAME");
+        WARN("no device: %s", why_none(&gathering, backend, status, why));
     return gathering.list;
 }
 

@@ -32,6 +32,7 @@ static const struct {
     {"UCCL_MSG_WINDOW", "64"},           /* at most 32 requests are outstanding, and memory goes with it */
     {"UCCL_EAGER_WINDOW_KB", "128"},     /* likewise, of small messages */
     {"UCCL_ACCEPT_WAIT_MS", "86400000"}, /* NCCL itself knows how long to wait for a rank */
+    {"UCCL_MAX_REQUESTS", "1048576"},    /* receives of many communicators must leave some to sends */
 };
 
 /* TCP, alone or beside UDP (auto), is for who asks for it: NCCL's traffic has not been measured over it. */

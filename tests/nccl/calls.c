@@ -151,6 +151,7 @@ static void bad_parameter(void)
         CHECK(net->listen(context, 0, handle, &listen_comm) != NCCL_SUCCESS && !listen_comm);
     }
     CHECK(warnings("UCCL_CHUNK_SIZE_KB") > 0);
+    IS(warnings("no device: a parameter is not allowed"), 1);
     IS(net->finalize(context), NCCL_SUCCESS);
 }
 
