@@ -51,6 +51,7 @@ Test(tcp_loss, what_the_peer_had_already_was_not_lost)
     struct tcp_loss loss = {.much = true};
     cr_assert_not(loses(&loss, 562, 4, 4, 0));
     cr_assert_not(loses(&loss, 1200, 8, 5, 3), "three are under way: nobody knows yet");
+    cr_assert_eq(loss.lost, 0);
     cr_assert_not(loses(&loss, 1800, 8, 8, 0));
     cr_assert_not(loss.much);
     loses(&loss, 2400, 12, 8, 0);
