@@ -156,11 +156,27 @@ void credit_ask_again(struct flow *flow, uint64_t now_ns)
     advertise(flow, now_ns);
 }
 
+/*
+ * The receiver's total begins with its own UCCL_SPECULATE_KB. Where ours is larger, what we have used beyond that is
+ * taken out of our totals: else the receiver would grant it once more first, and a sender that may send nothing
+ * meanwhile earns few grants.
+ */
+static void begin_as_receiver(struct credit_tx *tx, uint64_t granted_bytes)
+{
+    uint64_t beyond_bytes = tx->granted_bytes - granted_bytes;
+    if (beyond_bytes > tx->used_bytes)
+        beyond_bytes = tx->used_bytes;
+    tx->granted_bytes -= beyond_bytes;
+    tx->used_bytes -= beyond_bytes;
+}
+
 void credit_on_grant(struct flow *flow, const struct wire_grant *grant, uint64_t now_ns)
 {
     struct credit_tx *tx = &flow->credit_tx;
     uint64_t granted_bytes = wire_expand(grant->granted, tx->granted_bytes);
     uint64_t heard_bytes = wire_expand(grant->heard, tx->advertised_bytes);
+    if (tx->heard_bytes == 0 && granted_bytes < tx->granted_bytes)
+        begin_as_receiver(tx, granted_bytes);
     bool more = granted_bytes > tx->granted_bytes && granted_bytes < UINT64_MAX / 2;
     if (heard_bytes > tx->heard_bytes && heard_bytes <= tx->advertised_bytes)
         tx->heard_bytes = heard_bytes;

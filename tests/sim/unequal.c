@@ -27,7 +27,7 @@ void unequal_params(struct params *params, struct rng *rng)
     if (another(rng))
         params->cc = (int)rng_below(rng, 3);
     if (another(rng))
-        params->speculate_kb = UINT64_C(1) << rng_below(rng, 9);
+        params->speculate_kb = UINT64_C(1) << rng_below(rng, 17);
     if (another(rng))
         params->ack_every = 1 + rng_below(rng, 64);
     if (another(rng))

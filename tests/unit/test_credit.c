@@ -234,6 +234,34 @@ static void use_up(void)
     tx->used_bytes = tx->granted_bytes;
 }
 
+/* What a sender may send unasked is its own setting: the receiver need not grant that once more. */
+static void speculate_unequally(bool lost)
+{
+    enum { MORE = 4000 * KB };
+    struct duo_request *send, *recv;
+    duo_flow[0]->credit_tx.granted_bytes = MORE;
+    duo_flow[1]->credit_rx.granted_bytes = 0;
+    if (lost)
+        use_up();
+    for (unsigned i = 0; i < 6; i++) {
+        post(LARGE, &send, &recv);
+        duo_run(20 * MS);
+        both_end(send, recv, LARGE);
+    }
+    cr_assert_leq(duo_flow[0]->credit_tx.granted_bytes, duo_flow[1]->credit_rx.granted_bytes);
+    duo_assert_rest();
+}
+
+Test(credit, a_sender_may_speculate_more_than_its_receiver, .init = open_fast)
+{
+    speculate_unequally(false);
+}
+
+Test(credit, and_lose_it, .init = open_fast)
+{
+    speculate_unequally(true);
+}
+
 Test(credit, a_message_of_no_bytes_asks_for_its_turn, .init = open_fast)
 {
     struct duo_request *send, *recv;
