@@ -263,6 +263,7 @@ Test(tcp, strangers_are_bounded, .timeout = 60)
     pair->params.connect_ms = 1;
     tcp_act_at(side->queue, 0);
     PUMP_UNTIL(pair, side->queue->stranger_count == 0);
+    cr_assert_eq(side->counters.rx_strangers, TCP_STRANGERS_MAX + 20, "however they are dropped");
     for (unsigned i = 0; i < TCP_STRANGERS_MAX + 20; i++) {
         cr_assert(is_closed(fds[i]));
         close(fds[i]);

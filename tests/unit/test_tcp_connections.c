@@ -339,6 +339,31 @@ Test(tcp_connections, a_queue_beside_dials_in_time, .timeout = 60)
     close_pair(pair);
 }
 
+/* Whoever connects to such a queue ends its sleeps at once until he is accepted: that is soon. */
+Test(tcp_connections, a_queue_beside_sleeps_again_soon, .timeout = 60)
+{
+    struct pair *pair = open_pair(0, "127.0.0.1");
+    struct side *side = &pair->sides[1];
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(side->queue->port)};
+    inet_pton(AF_INET, "127.0.0.1", &address.sin_addr);
+    for (unsigned i = 0; i < 2; i++)
+        tcp_datagram_ops.peer_remove(&pair->sides[i].queue->base, pair->sides[i].destination);
+    side->queue->setup.beside = true;
+    side->queue->since_look = 0;
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    cr_assert_eq(connect(fd, (struct sockaddr *)&address, sizeof address), 0);
+    unsigned sleeps = 0;
+    for (; side->queue->stranger_count == 0 && sleeps < 20000; sleeps++) {
+        sleep_in(&side->queue->base, 1000000000);
+        pump(side);
+    }
+    cr_assert_leq(sleeps, LOOK_UNUSED_SLEEPS, "%u", sleeps);
+    for (unsigned i = 0; i < 2; i++)
+        add_peer(&pair->sides[!i], &pair->sides[i], "127.0.0.1"); /* for close_pair() */
+    close(fd);
+    close_pair(pair);
+}
+
 static const void *in_pieces(const struct core_msg *msg, uint64_t offset)
 {
     (void)msg, (void)offset;
@@ -467,11 +492,12 @@ Test(tcp_connections, a_shortage_of_descriptors_passes, .timeout = 60)
     side->queue->spare_fd = -1; /* another thread had it meanwhile */
     PUMP_UNTIL(pair, side->queue->deaf);
     cr_assert_eq(side->queue->stranger_count, 0);
-    side->queue->spare_fd = spare_fd;
+    close(spare_fd);
     cr_assert_eq(setrlimit(RLIMIT_NOFILE, &before), 0);
     cr_assert_leq(side->queue->listen_ns, now_ns() + UINT64_C(1000000000));
     PUMP_UNTIL(pair, side->queue->stranger_count == 1);
     cr_assert_not(side->queue->deaf);
+    cr_assert_geq(side->queue->spare_fd, 0, "it has one again");
     close(fd);
     close_pair(pair);
 }

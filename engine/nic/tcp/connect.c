@@ -194,6 +194,7 @@ static void drop_stranger(struct tcp_queue *queue, struct tcp_stranger *stranger
 {
     if (stranger->fd < 0)
         return;
+    COUNT(queue->setup.counters, rx_strangers, 1);
     tcp_close_watched(queue, stranger->fd);
     stranger->fd = -1;
     queue->stranger_count--;
@@ -231,6 +232,11 @@ static void stop_listening(struct tcp_queue *queue, int error)
     watch(queue, EPOLL_CTL_MOD, queue->listen_fd, 0, EVENT_LISTEN);
 }
 
+void tcp_keep_spare(struct tcp_queue *queue)
+{
+    queue->spare_fd = fcntl(queue->epoll_fd, F_DUPFD_CLOEXEC, 0);
+}
+
 /*
  * Without a descriptor for it a connection stays in the kernel, which takes what the peer writes until its time is up.
  * So one is kept to accept such connections and to close them at once. False: another thread has got it, too.
@@ -244,7 +250,7 @@ static bool turn_away(struct tcp_queue *queue)
     for (unsigned i = 0; i < ACCEPTS_MAX && (fd = accept4(queue->listen_fd, NULL, NULL, SOCK_CLOEXEC)) >= 0; i++)
         close(fd);
     bool none_left = fd >= 0 || errno == EAGAIN;
-    queue->spare_fd = fcntl(queue->epoll_fd, F_DUPFD_CLOEXEC, 0);
+    tcp_keep_spare(queue);
     return none_left;
 }
 
@@ -309,7 +315,6 @@ static void hear_stranger(struct tcp_queue *queue, struct tcp_stranger *stranger
         return;
     struct tcp_conn *conn = got > 0 ? conn_of_greeting(queue, stranger, &greeting) : NULL;
     if (!conn) {
-        COUNT(queue->setup.counters, rx_strangers, 1);
         drop_stranger(queue, stranger);
         return;
     }
@@ -442,6 +447,8 @@ void tcp_act(struct tcp_queue *queue, uint64_t now_ns)
     if (queue->deaf && now_ns >= queue->listen_ns) {
         queue->deaf = false;
         watch(queue, EPOLL_CTL_MOD, queue->listen_fd, EPOLLIN, EVENT_LISTEN);
+        if (queue->spare_fd < 0)
+            tcp_keep_spare(queue);
     } else if (queue->deaf) {
         tcp_act_at(queue, queue->listen_ns);
     }

@@ -12,7 +12,6 @@
 #include "nic/udp/udp.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -146,7 +145,7 @@ static int open_descriptors(struct tcp_queue *queue)
         LOG(TCP_LOG_ERROR(queue), "cannot make an epoll or an eventfd: %s", fault_text(error, text));
         return fault_error(error);
     }
-    queue->spare_fd = fcntl(queue->epoll_fd, F_DUPFD_CLOEXEC, 0); /* it will do without one */
+    tcp_keep_spare(queue);
     int error = tcp_listen(queue);
     if (error == 0)
         tcp_links_open(queue);
@@ -210,6 +209,8 @@ static int tcp_watch(struct nic_queue *base, uint64_t *timeout_ns)
     struct tcp_queue *queue = tcp_queue_of(base);
     if (queue->live) /* after the sleep it is looked at */
         queue->since_look = LOOK_AFTER_SLEEP;
+    else
+        queue->since_look += LOOK_UNUSED / LOOK_UNUSED_SLEEPS;
     uint64_t left_ns = UINT64_MAX, now_ns = queue->act_ns != UINT64_MAX ? clock_now_ns() : 0;
     if (queue->ready.head || queue->events.head)
         left_ns = 0;

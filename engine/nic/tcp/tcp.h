@@ -35,7 +35,8 @@ enum {
     TCP_BATCH_MIN = 16384, /* where the kernel did not take all that it was given */
     /* polls without a look, as far as in.c counts */
     LOOK_AFTER_SLEEP = 1024,
-    LOOK_UNUSED = 16384, /* before the next one, while there are no connections */
+    LOOK_UNUSED = 16384,     /* before the next one, while there are no connections, */
+    LOOK_UNUSED_SLEEPS = 64, /* or so many sleeps: a stranger who waits ends each of them at once */
 };
 
 enum tcp_conn_state {
@@ -233,6 +234,8 @@ void tcp_close_watched(struct tcp_queue *queue, int fd);
 
 /* Opens the socket that peers dial. 0, or an error (logged). */
 int tcp_listen(struct tcp_queue *queue);
+/* Takes a descriptor that is kept for accepting connections where there is no other; the queue does without one. */
+void tcp_keep_spare(struct tcp_queue *queue);
 /* Lets epoll report what the kernel tells of links. False: it cannot. */
 bool tcp_watch_links(struct tcp_queue *queue);
 /* Takes what epoll reports: new connections, greetings, readiness. */
