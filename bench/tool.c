@@ -449,6 +449,13 @@ void *tool_allocate(uint64_t bytes)
 
 /* ---- messages between the two ends ---- */
 
+/* Messages that wait for the peer may have taken all requests, and it waits for this one. */
+static void fail_without_request(int rc)
+{
+    if (rc == UCCL_EAGAIN)
+        tool_fail("no request is left for a message to the peer: use fewer messages, or a larger UCCL_MAX_REQUESTS");
+}
+
 int tool_message_send(uccl_conn *conn, uint32_t kind, const uint64_t *fields, unsigned count)
 {
     uint64_t words[16] = {htole64(MAGIC), htole64((uint64_t)tool_self << 48 | (uint64_t)TOOL_VERSION << 32 | kind)};
@@ -460,6 +467,7 @@ int tool_message_send(uccl_conn *conn, uint32_t kind, const uint64_t *fields, un
     while ((rc = uccl_send_async(conn, words, sizeof(words), NULL, &request)) == UCCL_EAGAIN &&
            tool_now_ns() < deadline_ns)
         tool_sleep_ns(50000);
+    fail_without_request(rc);
     return rc != 0 ? rc : uccl_wait(request, -1, NULL);
 }
 
@@ -470,6 +478,7 @@ void tool_mail_post(uccl_conn *conn, struct tool_mail *mail)
     while ((rc = uccl_recv_async(conn, mail->bytes, sizeof(mail->bytes), NULL, &mail->request)) == UCCL_EAGAIN &&
            tool_now_ns() < deadline_ns)
         tool_sleep_ns(50000);
+    fail_without_request(rc);
     if (rc != 0)
         tool_fail_uccl(rc, "expecting a message of the peer");
 }
