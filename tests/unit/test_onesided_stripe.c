@@ -187,6 +187,32 @@ BOTH(onesided_stripe, a_write_while_a_thread_of_the_target_naps)
     target_naps(lend, true);
 }
 
+/* Either end closes while messages wait at the target for room. */
+BOTH(onesided_stripe, closed_while_a_thread_of_the_target_naps)
+{
+    enum { COUNT = 1500, BYTES = 300000 };
+    for (unsigned side = 0; side < 2; side++) {
+        struct one one;
+        unsigned nap_us = 500000, ended = 0;
+        struct thread_call call = {.run = nap, .argument = &nap_us};
+        uccl_request **requests = calloc(COUNT, sizeof(void *));
+        open_with(&one, lend, "MAX_REQUESTS", "4096", BYTES);
+        end_of(post_read(&one, 0, BYTES, 0), 0);
+        cr_assert(thread_post(one.pair.conn[1]->stripes.at[1].thread, COMMAND_CALL, &call));
+        for (unsigned i = 0; i < COUNT; i++)
+            requests[i] = post_read(&one, 0, BYTES, 0);
+        for (; ended < 600 && !atomic_load(&call.done) && uccl_wait(requests[ended], 20, NULL) == 0; ended++)
+            ;
+        IS(uccl_conn_close(one.pair.conn[side]), 0);
+        for (; ended < COUNT; ended++) {
+            int status = uccl_wait(requests[ended], SOON_MS, NULL);
+            cr_assert(status == 0 || status == UCCL_ECANCELED || status == UCCL_ECLOSED, "%d", status);
+        }
+        free(requests);
+        one_close(&one);
+    }
+}
+
 /* A close of the target lets reads under way finish: the parts of annexes stay open until all of its ends are over. */
 BOTH(onesided_stripe, a_close_lets_reads_finish)
 {
