@@ -179,3 +179,14 @@ Test(ranges, a_message_has_one_length, .init = setup_recv, .fini = tear_down)
     stripe_look(&home, whole, 0);
     cr_assert_eq(wholes, 1);
 }
+
+/* The last of a message's flows to end frees all parts, its own too, which may then be in other use. */
+Test(ranges, an_ended_part_is_left_alone, .init = setup_recv, .fini = tear_down)
+{
+    static _Atomic uint32_t armed;
+    home.event_armed = &armed;
+    whole->unfinished = 1;
+    stripe_ended(&other, part);
+    cr_assert_eq(whole->state, REQUEST_ENDED);
+    cr_assert_eq(part->state, REQUEST_FREE);
+}
