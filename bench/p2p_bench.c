@@ -309,8 +309,7 @@ static void limit_sender(struct stream *s, const struct phase *phase, uint64_t s
 {
     if (s->stop_from != STREAM_NONE)
         return;
-    if (phase->limit_ns != 0 && s->posted < s->total && stream_is_over(s, start_ns, phase->limit_ns))
-        s->total = s->posted;
+    stream_end_in_time(s, start_ns, phase->limit_ns);
     if (s->ended != s->total)
         return;
     *elapsed_ns = tool_now_ns() - start_ns;

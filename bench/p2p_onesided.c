@@ -100,8 +100,7 @@ static void run_operations(struct side *side, const struct phase *phase, struct 
     uint64_t start_ns = tool_now_ns();
     while (s->ended != s->total) {
         onesided_turn(side->engine, streams, count, &next);
-        if (phase->limit_ns != 0 && s->posted < s->total && stream_is_over(s, start_ns, phase->limit_ns))
-            s->total = s->posted;
+        stream_end_in_time(s, start_ns, phase->limit_ns);
     }
     out->elapsed_ns = tool_now_ns() - start_ns;
     out->messages = s->ended;

@@ -71,6 +71,18 @@ static int open_socket(const struct raw_options *o)
     return fd;
 }
 
+/* Takes the first `bytes` off `*pieces`; returns how many pieces are left. */
+static size_t advance(struct iovec **pieces, size_t count, size_t bytes)
+{
+    for (; count > 0 && bytes >= (*pieces)->iov_len; ++*pieces, count--)
+        bytes -= (*pieces)->iov_len;
+    if (count > 0) {
+        (*pieces)->iov_base = (char *)(*pieces)->iov_base + bytes;
+        (*pieces)->iov_len -= bytes;
+    }
+    return count;
+}
+
 /* Writes all of `count` pieces, in as few calls as the kernel allows. */
 static void write_all(int fd, struct iovec *pieces, size_t count)
 {
@@ -80,12 +92,7 @@ static void write_all(int fd, struct iovec *pieces, size_t count)
         ssize_t sent = sendmsg(fd, &m, MSG_NOSIGNAL);
         if (sent < 0)
             fail("sendmsg");
-        for (; count > 0 && (size_t)sent >= pieces->iov_len; pieces++, count--)
-            sent -= (ssize_t)pieces->iov_len;
-        if (count > 0) {
-            pieces->iov_base = (char *)pieces->iov_base + sent;
-            pieces->iov_len -= (size_t)sent;
-        }
+        count = advance(&pieces, count, (size_t)sent);
     }
 }
 
@@ -98,21 +105,16 @@ static void write_header(int fd, const struct header *header)
 /* Reads the rest of a part, and the header behind it. */
 static void read_all(int fd, void *payload, size_t length, struct header *next)
 {
-    struct iovec parts[2] = {{payload, length}, {next, sizeof *next}};
-    struct msghdr m = {.msg_iov = parts, .msg_iovlen = 2};
-    while (parts[0].iov_len + parts[1].iov_len > 0) {
+    struct iovec parts[2] = {{payload, length}, {next, sizeof *next}}, *pieces = parts;
+    for (size_t count = 2; count > 0;) {
+        struct msghdr m = {.msg_iov = pieces, .msg_iovlen = count};
         calls++;
         ssize_t got = recvmsg(fd, &m, 0);
         if (got == 0)
             errno = ECONNRESET;
         if (got <= 0)
             fail("recvmsg");
-        for (unsigned i = 0; i < 2; i++) {
-            size_t part = (size_t)got < parts[i].iov_len ? (size_t)got : parts[i].iov_len;
-            parts[i].iov_base = (char *)parts[i].iov_base + part;
-            parts[i].iov_len -= part;
-            got -= (ssize_t)part;
-        }
+        count = advance(&pieces, count, (size_t)got);
     }
 }
 

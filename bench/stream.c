@@ -246,12 +246,13 @@ static void stream_received(struct stream *s, unsigned char *buffer, size_t byte
         stream_note_wrong(s, &mismatch);
 }
 
-bool stream_is_over(struct stream *s, uint64_t start_ns, uint64_t limit_ns)
+void stream_end_in_time(struct stream *s, uint64_t start_ns, uint64_t limit_ns)
 {
-    if (s->ended < s->look_at)
-        return false;
+    if (limit_ns == 0 || s->posted >= s->total || s->ended < s->look_at)
+        return;
     s->look_at = s->ended + (s->size < 16384 ? 16 : 0); /* several may end together: no multiple of 16 need be seen */
-    return tool_now_ns() - start_ns >= limit_ns;
+    if (tool_now_ns() - start_ns >= limit_ns)
+        s->total = s->posted;
 }
 
 bool stream_reap(struct stream *s, int timeout_ms)

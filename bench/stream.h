@@ -70,7 +70,7 @@ struct stream {
     uint64_t stop_from;    /* sender: messages from here on are empty, which tells the receiver to stop */
     uint64_t posted;
     uint64_t ended;
-    uint64_t look_at;    /* stream_is_over() reads the clock when so many have ended */
+    uint64_t look_at;    /* stream_end_in_time() reads the clock when so many have ended */
     uint64_t bytes;      /* of the messages that have ended */
     uint64_t wrong;      /* messages with wrong contents */
     uint64_t stopped_at; /* receiver that allows it: the first empty message */
@@ -100,8 +100,11 @@ void stream_note_wrong(struct stream *s, const struct tool_mismatch *mismatch);
 void stream_restart(struct stream *s, uint64_t first_number, uint64_t total);
 /* Posts what total, window and groups allow; returns how many. */
 unsigned stream_post(struct stream *s);
-/* Whether the time since `start_ns` is up. The clock costs as much as a small message: it is read every 16th or so. */
-bool stream_is_over(struct stream *s, uint64_t start_ns, uint64_t limit_ns);
+/*
+ * Lets nothing more be posted once `limit_ns` have passed since `start_ns`; 0: no limit. The clock costs as much as a
+ * small message: it is read every 16th or so.
+ */
+void stream_end_in_time(struct stream *s, uint64_t start_ns, uint64_t limit_ns);
 /* Takes the oldest message if it ends within `timeout_ms` (0: now). */
 bool stream_reap(struct stream *s, int timeout_ms);
 /* One step of `count` streams: posts, reaps, and waits a little when nothing moved. */

@@ -196,9 +196,9 @@ static void rank_reload(const struct options *options, unsigned rank)
         net_load(&net, options->plugin, options->version);
         communicate_all(&net, options, rank);
         net_unload(&net);
-        for (unsigned i = 0; i < options->comms * options->channels;
-             i++) /* listeners are not those of the next round */
-            atomic_store(&board->handle_there[i / options->channels][rank][i % options->channels], 0);
+        for (unsigned i = 0; i < options->comms; i++) /* listeners of this round are not those of the next */
+            for (unsigned c = 0; c < options->channels; c++)
+                atomic_store(&board->handle_there[i][rank][c], 0);
         barrier(round, options->ranks);
         if (round == 0) /* what is opened once for good is open now */
             descriptors = entries_of("/proc/self/fd");

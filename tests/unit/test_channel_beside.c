@@ -446,25 +446,25 @@ Test(channel_beside, answers_of_the_unaware_come_by_connections, .init = open_jo
     answers_of_the_unaware_come();
 }
 
-/* The numbers of the asker's paths name another rail there, or none. */
-Test(channel_beside, answers_of_the_unaware_come_where_paths_are_unequal)
+/* The numbers of the asker's paths name another rail at the other end, or none. */
+static void where_paths_are_unequal(void (*run)(void))
 {
     for (unsigned few = 0; few < 2; few++) {
         duo_entropy[few] = 1;
         duo_entropy[!few] = 64;
         open_joined();
-        answers_of_the_unaware_come();
+        run();
     }
+}
+
+Test(channel_beside, answers_of_the_unaware_come_where_paths_are_unequal)
+{
+    where_paths_are_unequal(answers_of_the_unaware_come);
 }
 
 Test(channel_beside, connections_come_back_where_paths_are_unequal)
 {
-    for (unsigned few = 0; few < 2; few++) {
-        duo_entropy[few] = 1;
-        duo_entropy[!few] = 64;
-        open_joined();
-        connections_come_back();
-    }
+    where_paths_are_unequal(connections_come_back);
 }
 
 /* A probe over a path whose number names a broken connection here is answered at once. */
