@@ -7,7 +7,7 @@
  */
 #include "engines.h"
 
-#include "../../api/objects.h"
+#include "../await_callers.h"
 
 #include <poll.h>
 #include <pthread.h>
@@ -57,18 +57,6 @@ static void *accept_for_ever(void *listener)
     return NULL;
 }
 
-/* Closing comes after them: a handle means nothing once its engine is closed. */
-static void await_waiters(const uccl_engine *engine, unsigned count)
-{
-    unsigned waiting;
-    do {
-        waiting = 0;
-        sleep_us(1000);
-        for (unsigned i = 0; i < engine->thread_count; i++)
-            waiting += atomic_load(&engine->threads[i].callers);
-    } while (waiting < count);
-}
-
 /* Nobody joins it: the process ends with it. */
 static void start(void *(*run)(void *), void *argument)
 {
@@ -112,7 +100,7 @@ static void exit_while_others_wait(const char *lend)
     connect.engine = engine[0];
     start(accept_for_ever, listener);
     start(connect_for_ever, &connect);
-    await_waiters(waited_on, 3);
+    await_callers(waited_on, 3); /* a handle means nothing once its engine is closed */
     sleep_us(20000);
     exit(EXIT_STATUS);
 }

@@ -3,6 +3,7 @@
  * The contract of the public header, call by call: engines, parameters, listening, connecting and closing.
  * test_api_messages.c has messages, test_api_arguments.c wrong arguments.
  */
+#include "../await_callers.h"
 #include "api_pair.h"
 
 #include <arpa/inet.h>
@@ -147,7 +148,7 @@ BOTH(api_engine, close_lets_waiting_threads_go)
         waiters[i] = (struct waiter){post_recv(pair.conn[0], &bytes[i], 1), 7};
         cr_assert_eq(pthread_create(&threads[i], NULL, wait_without_end, &waiters[i]), 0);
     }
-    sleep_us(20000);
+    await_callers(pair.engine[0], WAITERS);
     IS(uccl_close(pair.engine[0]), 0);
     for (int i = 0; i < WAITERS; i++) {
         pthread_join(threads[i], NULL);
