@@ -122,17 +122,39 @@ static void renumber(struct udp_queue *queue, uint32_t changed)
     }
 }
 
+/* What has become of these ends (bits) is to be reported to all peers that they lead to. */
+static void report(struct udp_ends *ends, uint32_t changed)
+{
+    ends->changed |= changed;
+    ends->cursor = changed != 0 ? 0 : ends->cursor;
+}
+
+static void look(struct udp_queue *queue)
+{
+    struct link_changes changes;
+
+    if (!link_watch_look(&queue->ends.links, &changes))
+        return;
+    renumber(queue, changes.number);
+    report(&queue->ends, changes.state);
+}
+
+bool udp_ends_begin_down(struct udp_queue *queue, unsigned nic)
+{
+    link_watch_doubt(&queue->ends.links);
+    look(queue);
+    if (!link_watch_is_down(&queue->ends.links, nic))
+        return false;
+    report(&queue->ends, UINT32_C(1) << (nic - 1));
+    return true;
+}
+
 static bool udp_ends_event(struct nic_queue *base, struct nic_end_event *out)
 {
     struct udp_queue *queue = udp_queue_of(base);
     struct udp_ends *ends = &queue->ends;
-    struct link_changes changes;
 
-    if (link_watch_look(&ends->links, &changes)) {
-        renumber(queue, changes.number);
-        ends->changed |= changes.state;
-        ends->cursor = changes.state != 0 ? 0 : ends->cursor;
-    }
+    look(queue);
     while (ends->changed != 0 && ends->cursor < queue->peer_count) {
         const struct udp_peer *peer = &queue->peers[ends->cursor++];
         uint32_t bit = peer->nic != 0 ? UINT32_C(1) << (peer->nic - 1) : 0;

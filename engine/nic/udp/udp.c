@@ -361,14 +361,19 @@ static uint64_t udp_queue_rx_bytes(const struct nic_queue *queue)
 
 /* ---- peers ----------------------------------------------------------------------------------- */
 
-/* Asks for the route to the peer: sets its source, and returns its datagram size. 0: none (errno). */
-static uint32_t ask_route(const struct udp_queue *queue, struct udp_peer *peer)
+/*
+ * Asks for the route to the peer: sets its source, and returns its datagram size. 0: none (errno), unless there will be
+ * one of `mtu_to_come` (0: no).
+ */
+static uint32_t ask_route(const struct udp_queue *queue, struct udp_peer *peer, uint32_t mtu_to_come)
 {
     const union nic_address *address = &peer->address;
     bool v6 = address->any.sa_family == AF_INET6 && !IN6_IS_ADDR_V4MAPPED(&address->v6.sin6_addr), by_itself;
     uint32_t headers = v6 ? IPV6_UDP_BYTES : IPV4_UDP_BYTES;
     uint32_t mtu = netdev_route_mtu(address, &peer->local, peer->interface, &by_itself);
 
+    if (mtu == 0)
+        mtu = mtu_to_come;
     if (mtu == 0)
         return 0;
     udp_set_source(peer, (!by_itself || peer->interface != 0) && peer->local.any.sa_family != AF_UNSPEC);
@@ -425,8 +430,9 @@ static int32_t udp_take_peer(struct udp_queue *queue)
 }
 
 /* The addresses as our sockets take them, and what the route allows. */
-static int find_route(const struct udp_queue *queue, const struct nic_host *host, struct udp_peer *peer)
+static int find_route(struct udp_queue *queue, const struct nic_host *host, struct udp_peer *peer)
 {
+    uint32_t mtu_to_come = 0;
     char text[NETDEV_ADDRESS_TEXT];
 
     if (!to_socket_family(queue, &host->address, &peer->address)) {
@@ -438,10 +444,14 @@ static int find_route(const struct udp_queue *queue, const struct nic_host *host
         peer->local.any.sa_family = AF_UNSPEC;
     peer->traffic_class = host->traffic_class;
     if (host->nic != 0) {
+        const struct udp_nic *nic = udp_nic_of(queue->base.nic);
+
+        if (udp_ends_begin_down(queue, host->nic))
+            mtu_to_come = nic->devs[nic->ends[host->nic - 1]].mtu;
         peer->nic = host->nic;
         peer->interface = queue->ends.links.interface[host->nic - 1];
     }
-    peer->datagram_bytes = ask_route(queue, peer);
+    peer->datagram_bytes = ask_route(queue, peer, mtu_to_come);
     if (peer->datagram_bytes == 0) {
         char why[FAULT_TEXT];
         int error = errno;
@@ -540,7 +550,7 @@ void udp_check_mtu(struct udp_queue *queue, uint32_t destination)
     if (!peer->used)
         return;
     peer->descs_to_check = UDP_MTU_CHECK_SENDS;
-    bytes = ask_route(queue, peer);
+    bytes = ask_route(queue, peer, 0);
     if (bytes == 0 || bytes == peer->datagram_bytes)
         return;
     peer->datagram_bytes = bytes;

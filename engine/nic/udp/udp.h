@@ -133,7 +133,7 @@ struct udp_nic {
     unsigned ends[NIC_ENDS_MAX]; /* the devices in use, if those are several */
     unsigned end_count;
     uint32_t shared;            /* bits: ends for which others may receive (netdev_mixes_addresses()) */
-    _Atomic uint32_t told_down; /* bits: ends whose loss has been logged, by whichever queue saw it first */
+    _Atomic uint32_t told_down; /* bits: ends that are down, as the log says, by whichever queue saw it first */
 };
 
 static inline struct udp_nic *udp_nic_of(const struct nic *nic)
@@ -176,6 +176,11 @@ unsigned udp_flush(struct nic_queue *base);
 /* udp/ends.c */
 void udp_choose_ends(struct udp_nic *nic);
 void udp_ends_open(struct udp_queue *queue);
+/*
+ * Looks at the NIC by which a peer is about to be added. True: it is down, and event() will say so of the peer. A route
+ * there may come only with its link.
+ */
+bool udp_ends_begin_down(struct udp_queue *queue, unsigned nic);
 /* Of nic_end_ops: those of the device, which TCP shares. */
 unsigned udp_ends_list(const struct nic *base, struct nic_end out[NIC_ENDS_MAX]);
 int udp_ends_holder(const struct nic *base, const union nic_address *address);
