@@ -65,12 +65,24 @@ static void device_of(const struct uccl_engine *engine, unsigned end, struct ucc
                              out, &address);
 }
 
-/* The rate of all NICs together. */
+/* How many of several NICs work now. One without carrier costs the others no thread, and no share of their rate. */
+static unsigned working_nics(const struct uccl_engine *engine, unsigned nics)
+{
+    unsigned count = 0;
+    for (unsigned i = 0; i < nics; i++)
+        count += engine->nic->ends->up(engine->nic, i);
+    return count;
+}
+
+/* The rate of all NICs together that work; of all, if none does yet. */
 static uint64_t links_mbps(const struct uccl_engine *engine, unsigned nics)
 {
     uint64_t sum = 0;
+    bool all = working_nics(engine, nics) == 0;
     for (unsigned i = 0; i < nics || i == 0; i++) {
         struct uccl_device properties;
+        if (!all && !engine->nic->ends->up(engine->nic, i))
+            continue;
         device_of(engine, i, &properties);
         sum += link_mbps(&engine->params, &properties);
     }
@@ -80,7 +92,8 @@ static uint64_t links_mbps(const struct uccl_engine *engine, unsigned nics)
 static int start_threads(struct uccl_engine *engine)
 {
     struct nic_end ends[NIC_ENDS_MAX];
-    unsigned nics = nic_ends(engine->nic, ends), count = engines_to_start(&engine->params, nics);
+    unsigned nics = nic_ends(engine->nic, ends), working = working_nics(engine, nics);
+    unsigned count = engines_to_start(&engine->params, working);
     uint64_t mbps = links_mbps(engine, nics);
     engine->threads = aligned_alloc(64, count * sizeof *engine->threads);
     if (!engine->threads)

@@ -12,15 +12,21 @@
 
 enum { ROUNDS_TO_READ = 1024 }; /* a thread that never sleeps reads the news this often */
 
+/* Bits of all NICs. */
+static uint32_t all_of(const struct link_watch *watch)
+{
+    return (UINT32_C(1) << watch->count) - 1;
+}
+
 void link_watch_open(struct link_watch *watch, const struct netdev *devs, const unsigned *ends, unsigned count,
                      _Atomic uint32_t *told_down, int socket_fd)
 {
     struct sockaddr_nl link = {.nl_family = AF_NETLINK, .nl_groups = RTMGRP_LINK};
 
-    *watch = (struct link_watch){
-        .count = count, .up = (UINT32_C(1) << count) - 1, .told_down = told_down, .socket = socket_fd, .news_fd = -1};
+    *watch = (struct link_watch){.count = count, .told_down = told_down, .socket = socket_fd, .news_fd = -1};
     if (count == 0)
         return;
+    watch->up = all_of(watch) & ~atomic_load(told_down);
     watch->look = true; /* they may have changed since they were listed */
     for (unsigned i = 0; i < count; i++) {
         watch->devs[i] = &devs[ends[i]];
@@ -53,7 +59,7 @@ static void read_news(struct link_watch *watch)
     while (watch->news_fd >= 0 && (recv(watch->news_fd, bytes, sizeof bytes, 0) > 0 || errno == ENOBUFS))
         watch->look = true;
     /* nobody will tell of the return of one that is down */
-    if (watch->news_fd < 0 && watch->up != (UINT32_C(1) << watch->count) - 1)
+    if (watch->news_fd < 0 && watch->up != all_of(watch))
         watch->look = true;
 }
 
@@ -78,7 +84,7 @@ static void tell(const struct link_watch *watch, uint32_t end, bool up)
     if (!up && !(before & bit))
         LOG_WARNING("network interface %s is down or gone: what it carried goes over the others", name);
     else if (up && (before & bit))
-        LOG_WARNING("network interface %s is up again", name);
+        LOG_WARNING("network interface %s is up", name);
 }
 
 bool link_watch_look(struct link_watch *watch, struct link_changes *changes)

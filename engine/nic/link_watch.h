@@ -30,7 +30,7 @@ struct link_changes {
     uint32_t number; /* usable, with another number: the interface was made anew */
 };
 
-/* Begins with NICs that are all usable. `socket` stays the caller's. */
+/* Begins with NICs that are usable unless `told_down` says otherwise. `socket` stays the caller's. */
 void link_watch_open(struct link_watch *watch, const struct netdev *devs, const unsigned *ends, unsigned count,
                      _Atomic uint32_t *told_down, int socket);
 void link_watch_close(struct link_watch *watch);

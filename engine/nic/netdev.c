@@ -100,7 +100,7 @@ static long number_in(const char *path, long fallback)
 
     if (!stream)
         return fallback;
-    if (fscanf(stream, "%ld", &value) != 1)
+    if (fscanf(stream, "%li", &value) != 1) /* decimal, or with 0x in front */
         value = -1;
     fclose(stream);
     return value < 0 || value > INT32_MAX ? fallback : value;
@@ -174,15 +174,18 @@ static int address_rank(const union nic_address *address)
     return 4 * is_of_loopback(address) + 2 * is_link_local(address) + (address->any.sa_family == AF_INET6);
 }
 
-static uint8_t class_of(const struct netdev *dev, unsigned flags)
+static uint8_t kind_of(const struct netdev *dev, unsigned flags)
 {
-    if (!(flags & IFF_RUNNING))
-        return NETDEV_NO_CARRIER;
     if (flags & IFF_LOOPBACK)
         return is_of_loopback(&dev->address) || is_link_local(&dev->address) ? NETDEV_LOOPBACK : NETDEV_HOST;
     if (is_link_local(&dev->address))
         return NETDEV_LINK_LOCAL;
     return is_virtual(dev->name) ? NETDEV_VIRTUAL : NETDEV_NIC;
+}
+
+static uint32_t model_of(const char *name)
+{
+    return (uint32_t)sysfs_number(name, "device/vendor", 0) << 16 | (uint32_t)sysfs_number(name, "device/device", 0);
 }
 
 static void describe(struct netdev *dev, unsigned flags, int socket)
@@ -194,8 +197,10 @@ static void describe(struct netdev *dev, unsigned flags, int socket)
     dev->index = if_nametoindex(dev->name);
     dev->speed_mbps = (uint64_t)sysfs_number(dev->name, "speed", 0);
     dev->numa_node = (int)sysfs_number(dev->name, "device/numa_node", -1);
-    dev->class = class_of(dev, flags);
+    dev->kind = kind_of(dev, flags);
+    dev->class = flags & IFF_RUNNING ? dev->kind : NETDEV_NO_CARRIER;
     dev->hardware = sysfs_exists(dev->name, "device");
+    dev->model = model_of(dev->name);
 }
 
 /* Leading ones of a netmask. */
@@ -395,10 +400,15 @@ int netdev_addresses(const char *filter, union nic_address *out, int max)
     return count;
 }
 
+static bool has_carrier(const struct netdev *dev)
+{
+    return dev->class != NETDEV_NO_CARRIER;
+}
+
 /* Whether an engine may use the interface beside the first one. */
 static bool may_join(const struct netdev *first, const struct netdev *dev)
 {
-    return dev->class == first->class && !is_link_local(&dev->address);
+    return dev->kind == first->kind && !is_link_local(&dev->address);
 }
 
 /* Whether it is used without being asked for by number. */
@@ -407,19 +417,39 @@ static bool joins_by_itself(const struct netdev *dev, uint64_t fastest_mbps)
     return dev->named || (dev->hardware && dev->speed_mbps != 0 && dev->speed_mbps >= fastest_mbps / 2);
 }
 
+/*
+ * Whether an interface without carrier is used once it has one. The system does not tell its speed yet. By itself it
+ * comes only beside several others: for its sake alone an engine with one NIC does not become one with several.
+ */
+static bool may_come_late(const struct netdev *dev, const struct netdev *devs, const unsigned *working, unsigned count)
+{
+    bool twin = false;
+
+    for (unsigned i = 0; i < count; i++)
+        twin = twin || dev->model == devs[working[i]].model;
+    return dev->named || (dev->hardware && dev->model != 0 && twin && count > 1);
+}
+
 unsigned netdev_choose(const struct netdev *devs, int count, unsigned max, unsigned out[NIC_ENDS_MAX])
 {
     uint64_t fastest_mbps = 0;
-    unsigned chosen = 0, most = max != 0 && max < NIC_ENDS_MAX ? max : NIC_ENDS_MAX;
+    unsigned chosen = 0, working = 0, most = max != 0 && max < NIC_ENDS_MAX ? max : NIC_ENDS_MAX;
 
-    if (count == 0 || devs[0].class > NETDEV_VIRTUAL)
+    if (count == 0 || devs[0].kind > NETDEV_VIRTUAL)
         return 0;
     for (int i = 0; i < count; i++)
-        if (may_join(&devs[0], &devs[i]) && devs[i].speed_mbps > fastest_mbps)
+        if (may_join(&devs[0], &devs[i]) && has_carrier(&devs[i]) && devs[i].speed_mbps > fastest_mbps)
             fastest_mbps = devs[i].speed_mbps;
-    for (int i = 0; i < count && chosen < most; i++)
-        if (may_join(&devs[0], &devs[i]) && (max != 0 || joins_by_itself(&devs[i], fastest_mbps)))
-            out[chosen++] = (unsigned)i;
+    for (int i = 0; i < count && chosen < most; i++) {
+        const struct netdev *dev = &devs[i];
+        bool works = has_carrier(dev);
+
+        if (!may_join(&devs[0], dev) ||
+            !(works ? max != 0 || joins_by_itself(dev, fastest_mbps) : may_come_late(dev, devs, out, working)))
+            continue;
+        out[chosen++] = (unsigned)i;
+        working += works;
+    }
     return chosen;
 }
 

@@ -27,11 +27,13 @@ struct netdev {
     uint8_t prefix_bits;       /* of that address: which others are on its link */
     uint64_t speed_mbps;       /* 0: unknown */
     uint32_t mtu;
-    int numa_node; /* -1: unknown */
-    uint8_t class; /* enum netdev_class */
-    bool hardware; /* a device of the machine is behind it */
-    bool named;    /* the user's list asks for it, by an item that does not exclude */
-    int place;     /* of the address in the kernel's list */
+    int numa_node;  /* -1: unknown */
+    uint8_t class;  /* enum netdev_class */
+    uint8_t kind;   /* the same, but as if it had a carrier */
+    bool hardware;  /* a device of the machine is behind it */
+    uint32_t model; /* vendor and device number of that; 0: unknown */
+    bool named;     /* the user's list asks for it, by an item that does not exclude */
+    int place;      /* of the address in the kernel's list */
 };
 
 /* What every IPv6 link takes (RFC 8200 5), and in practice every IPv4 one. */
@@ -63,8 +65,10 @@ int netdev_addresses(const char *filter, union nic_address *out, int max);
 /*
  * Chooses the interfaces that an engine uses at once, out of a list as netdev_list() returns it: their indices in
  * `out`, best first. `max` (UCCL_MAX_NICS) 0: those that the user names, and hardware at least half as fast as the
- * fastest. Others of the first one's class come only if `max` allows more. None is loopback, link-local or without
- * carrier. Returns how many, at most NIC_ENDS_MAX; 0 or 1: leave the choice to the kernel's routes. Pure.
+ * fastest. Others of the first one's class come only if `max` allows more. None is loopback or link-local. Behind all
+ * others come those that have no carrier yet: those that the user names, and, if several others are chosen, hardware of
+ * the same model as one of these. Returns how many, at most NIC_ENDS_MAX; 0 or 1: leave the choice to the kernel's
+ * routes. Pure.
  */
 unsigned netdev_choose(const struct netdev *devs, int count, unsigned max, unsigned out[NIC_ENDS_MAX]);
 

@@ -5,6 +5,7 @@
  *
  *   steady receive PORT
  *   steady send ADDRESS PORT SECONDS SIZE OUTSTANDING
+ *   steady fetch ADDRESS PORT SECONDS SIZE OUTSTANDING (the other direction: the listening end sends)
  *
  * Buffers are registered, so a NIC that places payload does. Each message has its number in every word. The sender
  * prints "messages N longest N ms lost N back N moved N down NAMES": the longest time that a message took while others
@@ -23,10 +24,11 @@
 
 enum { OUTSTANDING_MAX = 16, LIMIT_MS = 30000 };
 
-/* The sender's wishes, which the receiver gets as private data. */
+/* The wishes of the connecting end, which the other gets as private data. */
 struct task {
     uint64_t size_bytes;
     uint32_t outstanding;
+    uint32_t fetch_s; /* the listening end sends for so long; 0: the connecting end sends */
 };
 
 static void must(const char *what, int error)
@@ -74,30 +76,22 @@ static void verify(const uint64_t *buffer, const struct task *task, uint64_t num
 }
 
 /* The last message is empty. */
-static int receive(uccl_engine *engine, uint16_t port)
+static int receive(uccl_engine *engine, uccl_conn *conn, const struct task *task)
 {
-    uccl_listener *listener;
-    uccl_conn *conn;
-    struct uccl_handle handle;
-    struct task task;
     uccl_request *request[OUTSTANDING_MAX];
-    uint64_t *all, *buffer[OUTSTANDING_MAX], number = 0;
+    uint64_t *buffer[OUTSTANDING_MAX], number = 0;
     uccl_mr *mr;
     size_t bytes;
-    must("listen", uccl_listen(engine, -1, port, &handle, &listener));
-    must("accept", uccl_accept(listener, LIMIT_MS, &conn));
-    if (uccl_conn_private(conn, &task, sizeof task) != sizeof task || task.outstanding > OUTSTANDING_MAX)
-        must("the task", UCCL_EPROTO);
-    all = make_buffers(engine, &task, buffer, &mr);
-    for (unsigned i = 0; i < task.outstanding; i++)
-        must("receive", uccl_recv_async(conn, buffer[i], task.size_bytes, mr, &request[i]));
+    uint64_t *all = make_buffers(engine, task, buffer, &mr);
+    for (unsigned i = 0; i < task->outstanding; i++)
+        must("receive", uccl_recv_async(conn, buffer[i], task->size_bytes, mr, &request[i]));
     for (;; number++) {
-        unsigned i = number % task.outstanding;
+        unsigned i = number % task->outstanding;
         must("a receive", uccl_wait(request[i], LIMIT_MS, &bytes));
         if (bytes == 0)
             break;
-        verify(buffer[i], &task, number);
-        int error = uccl_recv_async(conn, buffer[i], task.size_bytes, mr, &request[i]);
+        verify(buffer[i], task, number);
+        int error = uccl_recv_async(conn, buffer[i], task->size_bytes, mr, &request[i]);
         if (error != UCCL_ECLOSED) /* the sender has closed: what it sent is here */
             must("receive", error);
     }
@@ -136,34 +130,26 @@ static void stop(int signal)
     told = 1;
 }
 
-static int send_steadily(uccl_engine *engine, char **arguments)
+static int send_steadily(uccl_engine *engine, uccl_conn *conn, const struct task *task, uint64_t seconds)
 {
-    struct task task = {.size_bytes = strtoull(arguments[3], NULL, 10),
-                        .outstanding = (uint32_t)strtoul(arguments[4], NULL, 10)};
-    struct uccl_conn_options options = {
-        .size = sizeof options, .private_data = &task, .private_bytes = sizeof task, .thread = 1};
-    struct uccl_handle handle;
-    uccl_conn *conn;
     uccl_request *request[OUTSTANDING_MAX];
     uccl_mr *mr;
     uint64_t *buffer[OUTSTANDING_MAX], posted_ms[OUTSTANDING_MAX], longest_ms = 0, number = 0, ended = 0;
-    must("handle", uccl_handle_from_address(arguments[0], (uint16_t)atoi(arguments[1]), &handle));
-    must("connect", uccl_connect_with(engine, &handle, LIMIT_MS, &options, &conn));
-    uint64_t *all = make_buffers(engine, &task, buffer, &mr);
-    uint64_t end_ms = now_ms() + strtoull(arguments[2], NULL, 10) * 1000;
+    uint64_t *all = make_buffers(engine, task, buffer, &mr);
+    uint64_t end_ms = now_ms() + seconds * 1000;
     signal(SIGTERM, stop);
     while (ended < number || (now_ms() < end_ms && !told)) {
-        while (number - ended < task.outstanding && now_ms() < end_ms && !told) {
-            unsigned i = number % task.outstanding;
-            fill(buffer[i], &task, number);
+        while (number - ended < task->outstanding && now_ms() < end_ms && !told) {
+            unsigned i = number % task->outstanding;
+            fill(buffer[i], task, number);
             posted_ms[i] = now_ms();
-            must("send", uccl_send_async(conn, buffer[i], task.size_bytes, mr, &request[i]));
+            must("send", uccl_send_async(conn, buffer[i], task->size_bytes, mr, &request[i]));
             number++;
         }
         if (ended == number)
             break;
-        must("a send", uccl_wait(request[ended % task.outstanding], LIMIT_MS, NULL));
-        uint64_t took_ms = now_ms() - posted_ms[ended % task.outstanding];
+        must("a send", uccl_wait(request[ended % task->outstanding], LIMIT_MS, NULL));
+        uint64_t took_ms = now_ms() - posted_ms[ended % task->outstanding];
         longest_ms = took_ms > longest_ms ? took_ms : longest_ms;
         ended++;
     }
@@ -176,14 +162,42 @@ static int send_steadily(uccl_engine *engine, char **arguments)
     return 0;
 }
 
+static int serve(uccl_engine *engine, uint16_t port)
+{
+    uccl_listener *listener;
+    uccl_conn *conn;
+    struct uccl_handle handle;
+    struct task task;
+    must("listen", uccl_listen(engine, -1, port, &handle, &listener));
+    must("accept", uccl_accept(listener, LIMIT_MS, &conn));
+    if (uccl_conn_private(conn, &task, sizeof task) != sizeof task || task.outstanding > OUTSTANDING_MAX)
+        must("the task", UCCL_EPROTO);
+    return task.fetch_s ? send_steadily(engine, conn, &task, task.fetch_s) : receive(engine, conn, &task);
+}
+
+static int call(uccl_engine *engine, bool fetches, char **arguments)
+{
+    uint64_t seconds = strtoull(arguments[2], NULL, 10);
+    struct task task = {.size_bytes = strtoull(arguments[3], NULL, 10),
+                        .outstanding = (uint32_t)strtoul(arguments[4], NULL, 10),
+                        .fetch_s = fetches ? (uint32_t)seconds : 0};
+    struct uccl_conn_options options = {
+        .size = sizeof options, .private_data = &task, .private_bytes = sizeof task, .thread = 1};
+    struct uccl_handle handle;
+    uccl_conn *conn;
+    must("handle", uccl_handle_from_address(arguments[0], (uint16_t)atoi(arguments[1]), &handle));
+    must("connect", uccl_connect_with(engine, &handle, LIMIT_MS, &options, &conn));
+    return fetches ? receive(engine, conn, &task) : send_steadily(engine, conn, &task, seconds);
+}
+
 int main(int count, char **arguments)
 {
     uccl_engine *engine;
     must("open", uccl_open(NULL, &engine));
     if (count == 3 && strcmp(arguments[1], "receive") == 0)
-        return receive(engine, (uint16_t)atoi(arguments[2]));
-    if (count == 7 && strcmp(arguments[1], "send") == 0)
-        return send_steadily(engine, arguments + 2);
-    fprintf(stderr, "usage: steady receive PORT | steady send ADDRESS PORT SECONDS SIZE OUTSTANDING\n");
+        return serve(engine, (uint16_t)atoi(arguments[2]));
+    if (count == 7 && (strcmp(arguments[1], "send") == 0 || strcmp(arguments[1], "fetch") == 0))
+        return call(engine, arguments[1][0] == 'f', arguments + 2);
+    fprintf(stderr, "usage: steady receive PORT | steady send|fetch ADDRESS PORT SECONDS SIZE OUTSTANDING\n");
     return 2;
 }

@@ -101,15 +101,19 @@ all_up() {
 }
 
 # sent NIC: bytes that the sender's interface has sent
-sent() { ip netns exec "${NS[1]}" cat "/sys/class/net/nic$1/statistics/tx_bytes"; }
+SENDING=1 # the side that sends
+sent() { ip netns exec "${NS[SENDING]}" cat "/sys/class/net/nic$1/statistics/tx_bytes"; }
 
-# stream SECONDS SIZE OUTSTANDING: from the second namespace to the first, in the background
+# stream SECONDS SIZE OUTSTANDING: from the second namespace to the first, which listens, in the background; or, if
+# SENDING is 0, the other direction. BEFORE_SENDER: a command while one end alone runs
+BEFORE_SENDER=(true)
 stream() {
     next_port
     start receiver ip netns exec "${NS[0]}" "$STEADY" receive "$PORT"
     RECEIVER_PID=$PID
     wait_listening "$RECEIVER_PID" "$PORT" || return 1
-    start sender ip netns exec "${NS[1]}" "$STEADY" send 10.79.0.1 "$PORT" "$@"
+    "${BEFORE_SENDER[@]}"
+    start sender ip netns exec "${NS[1]}" "$STEADY" "$([ "$SENDING" = 1 ] && echo send || echo fetch)" 10.79.0.1 "$PORT" "$@"
     SENDER_PID=$PID
     until_true 5 eval '[ "$(sent 0)" -gt 1000000 ]'
 }

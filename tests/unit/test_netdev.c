@@ -220,6 +220,34 @@ Test(netdev, speed_and_node)
     }
 }
 
+/* Two numbers in hexadecimal: of the vendor, and the vendor's of the device. */
+Test(netdev, model)
+{
+    static const struct {
+        const char *vendor, *device;
+        uint32_t model;
+    } rows[] = {
+        {NULL, NULL, 0},
+        {"0x15b3\n", "0x1021\n", 0x15b31021},
+        {"0xffff\n", "0x000a\n", 0xffff000a},
+        {"unknown\n", "0x1021\n", 0x1021},
+    };
+
+    if (!alone_with_loopback())
+        cr_skip_test("/sys cannot be made up: no namespaces");
+    cr_assert_eq(mkdir("/sys/class/net/lo", 0755), 0);
+    cr_assert_eq(mkdir("/sys/class/net/lo/device", 0755), 0);
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct netdev *devs;
+
+        write_sys("device/vendor", rows[i].vendor);
+        write_sys("device/device", rows[i].device);
+        cr_assert_eq(netdev_list("", &devs), 1);
+        cr_expect_eq(devs[0].model, rows[i].model, "row %zu: %x", i, devs[0].model);
+        free(devs);
+    }
+}
+
 /* ARP: the larger of a setting of all interfaces and one of their own counts. */
 Test(netdev, an_interface_may_mix_addresses)
 {
@@ -410,8 +438,9 @@ Test(netdev, address_text_of_scopes_and_strangers)
 /* ---- which ones an engine uses at once ------------------------------------------------------- */
 
 /*
- * Interfaces by letter: of class NIC unless told. "h" hardware, "n" named by the user, "v" virtual, "L" loopback,
- * "0" without carrier; then the speed in Gbit/s, 0 for unknown. In the order of the list.
+ * Interfaces by letter: of class NIC unless told. "h" hardware, "n" named by the user, "v" virtual, "L" loopback, "c"
+ * without carrier, "m" of a known model, "M" of another; then the speed in Gbit/s, 0 for unknown. In the order of the
+ * list.
  */
 static int made_up(const char *text, struct netdev devs[NIC_ENDS_MAX + 4])
 {
@@ -420,15 +449,17 @@ static int made_up(const char *text, struct netdev devs[NIC_ENDS_MAX + 4])
 
     snprintf(copy, sizeof copy, "%s", text);
     for (char *word; (word = strtok_r(rest, " ", &rest)); count++) {
-        devs[count] = (struct netdev){.class = NETDEV_NIC, .address = parse("10.0.0.1")};
+        bool carrier = true;
+
+        devs[count] = (struct netdev){.kind = NETDEV_NIC, .address = parse("10.0.0.1")};
         for (; *word && !strchr("123456789", *word) && strcmp(word, "0") != 0; word++) {
             devs[count].hardware |= *word == 'h';
             devs[count].named |= *word == 'n';
-            devs[count].class = *word == 'v'   ? NETDEV_VIRTUAL
-                                : *word == 'L' ? NETDEV_LOOPBACK
-                                : *word == 'c' ? NETDEV_NO_CARRIER
-                                               : devs[count].class;
+            devs[count].model |= *word == 'm' || *word == 'M' ? (uint32_t)*word : 0;
+            carrier = carrier && *word != 'c';
+            devs[count].kind = *word == 'v' ? NETDEV_VIRTUAL : *word == 'L' ? NETDEV_LOOPBACK : devs[count].kind;
         }
+        devs[count].class = carrier ? devs[count].kind : NETDEV_NO_CARRIER;
         devs[count].speed_mbps = (uint64_t)atoi(word) * 1000;
     }
     return count;
@@ -452,8 +483,22 @@ Test(netdev, as_many_as_are_worth_it)
         {"v10 v10", 0, ""},         /* but not by themselves */
         {"hn100 vn10", 0, "0"},     /* nor beside better ones */
         {"Ln0 Ln0", 0, ""},
-        {"cn100 cn100", 0, ""},
-        {"h100 cn100", 0, "0"},
+        {"h100 cn0", 0, "01"}, /* it may have a carrier later: named, */
+        {"cn0 cn0", 0, "01"},
+        {"hm9 hm9 hmc0", 0, "012"}, /* or of the same model as others */
+        {"hM9 hm9 hmc0", 0, "012"},
+        {"hm9 hm9 hMc0", 0, "01"},
+        {"hm9 hm9 mc0", 0, "01"},
+        {"h9 h9 hc0", 0, "01"}, /* nobody knows */
+        {"hm9 hmc0", 0, "0"},   /* an engine with one NIC stays one */
+        {"hm9 hmc0 hmc0", 0, "0"},
+        {"hm9 hmc0", 2, "0"}, /* not even asked for by number */
+        {"hm9 hm9 hmc0", 2, "01"},
+        {"h9 hn9 cn9", 2, "01"},  /* those that work come first */
+        {"h9 h9 hc100", 0, "01"}, /* a speed that it no longer has shuts out none */
+        {"h9 vcn9", 0, "0"},
+        {"hmc0 hmc0", 0, ""},
+        {"Lcn0 Lcn0", 0, ""},
         {"h100 h100 h100", 1, "0"},
         {"h100 h100 h100", 2, "01"},
         {"h10 h0", 2, "01"}, /* asked for by number */
@@ -475,8 +520,8 @@ Test(netdev, as_many_as_are_worth_it)
             text[k] = (char)('0' + out[k]);
         cr_expect_str_eq(text, rows[i].chosen, "row %zu: %s, at most %u", i, rows[i].devs, rows[i].max);
     }
-    struct netdev link_local[2] = {{.class = NETDEV_NIC, .named = true, .address = parse("10.0.0.1")},
-                                   {.class = NETDEV_NIC, .named = true, .address = parse("169.254.1.1")}};
+    struct netdev link_local[2] = {{.kind = NETDEV_NIC, .named = true, .address = parse("10.0.0.1")},
+                                   {.kind = NETDEV_NIC, .named = true, .address = parse("169.254.1.1")}};
     unsigned out[NIC_ENDS_MAX];
     cr_expect_eq(netdev_choose(link_local, 2, 0, out), 1);
 }

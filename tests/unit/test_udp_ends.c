@@ -76,6 +76,8 @@ static void open_ends(void)
     udp_choose_ends(&nic);
     cr_assert_eq(nic.end_count, ENDS);
     queue.base.nic = &nic.base;
+    queue.setup.params = &nic.params;
+    queue.peer_free = queue.mtu_pending = UDP_NO_PEER;
     queue.sockets = sockets;
     queue.peers = peers;
     queue.peer_count = PEERS;
@@ -166,6 +168,68 @@ Test(udp_ends, all_hear_of_a_change_among_others, .init = open_ends)
     expect(3, false);
     expect(5, false);
     expect_none();
+}
+
+/* Adds a peer that is reached by a NIC, over an address to which there is no route. */
+static int add(unsigned end, uint32_t *destination, uint32_t *datagram_bytes)
+{
+    struct nic_queue_address address = {.length = 3, .bytes = {NIC_ADDRESS_UDP, 1, 1}};
+    struct nic_host host = {.nic = end + 1, .local = devs[end].address};
+    host.address.v4 = (struct sockaddr_in){.sin_family = AF_INET, .sin_addr.s_addr = INADDR_BROADCAST};
+    peers[PEERS - 1].next = UDP_NO_PEER;
+    queue.peer_free = PEERS - 1;
+    return udp_datagram_ops.peer_add(&queue.base, &host, &address, destination, datagram_bytes);
+}
+
+/* Routes come with the link. So a peer may be met while one of the NICs is down: that rail waits for it. */
+Test(udp_ends, a_peer_is_met_while_one_is_down, .init = open_ends)
+{
+    uint32_t destination = 0, datagram_bytes = 0;
+    expect_none();
+    devs[1].mtu = 3000;
+    flags[1] = IFF_UP; /* nobody has said so */
+    for (unsigned times = 0; times < 2; times++) {
+        cr_assert_eq(add(1, &destination, &datagram_bytes), 0, "%u", times);
+        cr_assert(destination == PEERS - 1 && datagram_bytes == 3000 - 28);
+        cr_assert(peers[destination].source.addressed);
+        cr_assert_not(nic.base.ends->up(&nic.base, 1));
+        expect(1, false);
+        expect(4, false);
+        expect(5, false);
+        expect_none();
+    }
+    flags[1] = IFF_UP | IFF_RUNNING;
+    link_watch_doubt(&queue.ends.links);
+    expect(1, true);
+    expect(4, true);
+    expect(5, true);
+    expect_none();
+    cr_assert_eq(add(1, &destination, &datagram_bytes), UCCL_EADDR, "it is up: the address leads nowhere");
+    expect_none();
+}
+
+/* One that had no carrier when the engine was opened. */
+Test(udp_ends, one_comes_late)
+{
+    struct nic_end_event event;
+    open_ends();
+    for (unsigned i = 0; i < ENDS; i++)
+        devs[i].named = true;
+    devs[2].class = NETDEV_NO_CARRIER;
+    flags[2] = IFF_UP;
+    udp_choose_ends(&nic);
+    cr_assert_eq(nic.end_count, ENDS);
+    cr_assert(nic.base.ends->up(&nic.base, 0) && nic.base.ends->up(&nic.base, 1) && !nic.base.ends->up(&nic.base, 2));
+    link_watch_open(&queue.ends.links, devs, nic.ends, ENDS, &nic.told_down, -1);
+    link_watch_close(&queue.ends.links);
+    queue.ends.links.news_fd = NEWS_FD;
+    cr_assert_not(nic.base.ends->event(&queue.base, &event), "nothing has changed");
+    flags[2] = IFF_UP | IFF_RUNNING;
+    link_watch_doubt(&queue.ends.links);
+    expect(2, true);
+    expect(5, true);
+    expect_none();
+    cr_assert(nic.base.ends->up(&nic.base, 2));
 }
 
 /* An interface that was removed and made again has the same name and another number. */

@@ -199,6 +199,20 @@ static void find_shared(struct udp_nic *nic)
         }
 }
 
+/* Those without carrier are nothing that the log would have to tell of as lost. */
+static void find_late(struct udp_nic *nic)
+{
+    uint32_t late = 0;
+
+    for (unsigned i = 0; i < nic->end_count; i++) {
+        if (dev_of(&nic->base, i)->class != NETDEV_NO_CARRIER)
+            continue;
+        late |= UINT32_C(1) << i;
+        LOG_INFORM("network interface %s has no carrier: it is used once it has one", dev_of(&nic->base, i)->name);
+    }
+    atomic_store_explicit(&nic->told_down, late, memory_order_relaxed); /* there are no queues yet */
+}
+
 void udp_choose_ends(struct udp_nic *nic)
 {
     nic->end_count = netdev_choose(nic->devs, nic->dev_count, (unsigned)nic->params.max_nics, nic->ends);
@@ -206,5 +220,6 @@ void udp_choose_ends(struct udp_nic *nic)
         nic->end_count = 0;
     else
         nic->base.ends = &udp_end_ops;
+    find_late(nic);
     find_shared(nic);
 }
