@@ -58,6 +58,10 @@ void probe_on_frame(struct rail *rail, const struct wire_probe *frame, uint64_t 
         probe->due |= PROBE_ECHO_SIZE;
         probe->size_nonce = frame->nonce;
     } else if (!frame->echo) {
+        if (probe->due & PROBE_ECHO && frame->nonce != probe->echo_nonce) {
+            probe->due |= PROBE_ECHO_OLDER;
+            probe->older_nonce = probe->echo_nonce;
+        }
         probe->due |= PROBE_ECHO;
         probe->echoes_again = frame->nonce == probe->echo_nonce;
         probe->echo_nonce = frame->nonce;
@@ -100,7 +104,7 @@ void probe_expire(struct rail *rail, uint64_t now_ns)
 
 bool probe_opens(const struct probe *probe)
 {
-    uint16_t last_path = probe->due & (PROBE_ECHO | PROBE_ECHO_SIZE) ? probe->echo_path : probe->ask_path;
+    uint16_t last_path = probe->due & PROBE_ECHOES ? probe->echo_path : probe->ask_path;
     return last_path != 0;
 }
 
@@ -115,7 +119,7 @@ void probe_leaves(struct probe *probe, unsigned what, uint16_t path)
 {
     if (what & PROBE_ASK)
         probe->ask_path = path;
-    if (what & (PROBE_ECHO | PROBE_ECHO_SIZE))
+    if (what & PROBE_ECHOES)
         probe->echo_path = path;
 }
 
@@ -125,6 +129,8 @@ unsigned probe_put(struct rail *rail, unsigned what, uint8_t *at, uint64_t now_n
     unsigned bytes = 0;
     if (what & PROBE_ECHO)
         bytes += wire_put_probe(at, &(struct wire_probe){.echo = true, .nonce = probe->echo_nonce});
+    if (what & PROBE_ECHO_OLDER)
+        bytes += wire_put_probe(at + bytes, &(struct wire_probe){.echo = true, .nonce = probe->older_nonce});
     if (what & PROBE_ECHO_SIZE)
         bytes += wire_put_probe(at + bytes, &(struct wire_probe){.echo = true, .nonce = probe->size_nonce});
     if (what & PROBE_ASK) {
@@ -144,7 +150,7 @@ void probe_undo(struct rail *rail, unsigned due)
 {
     struct probe *probe = &rail->probe;
     probe->due |= (uint8_t)due;
-    if (due & (PROBE_ECHO | PROBE_ECHO_SIZE))
+    if (due & PROBE_ECHOES)
         probe->echoed = 0;
     if (due & PROBE_ASK && !probe_proven(probe) && probe->backoff)
         probe->backoff--;

@@ -24,6 +24,8 @@ enum {
     PROBE_SIZE = 8,      /* a padded one, for mtu.h */
     PROBE_OPEN = 16,     /* reach.h */
     PROBE_TRY = 32,
+    PROBE_ECHO_OLDER = 64, /* of the one before the newest, with PROBE_ECHO: they may ask different things */
+    PROBE_ECHOES = PROBE_ECHO | PROBE_ECHO_OLDER | PROBE_ECHO_SIZE,
 };
 
 struct probe {
@@ -34,6 +36,7 @@ struct probe {
     bool asking;                   /* something waits for the proof: the peer's silence counts */
     uint8_t due;                   /* bits: PROBE_* */
     uint64_t echo_nonce;           /* of the peer's newest probe */
+    uint64_t older_nonce;          /* of the one before it */
     uint64_t size_nonce;           /* of its newest padded one */
     uint16_t ask_path, echo_path;  /* of the last probe and echo */
     bool asks_again, echoes_again; /* the last one may be lost: the next takes another path */
@@ -61,7 +64,7 @@ bool probe_opens(const struct probe *probe);
 /* The path that the due probe or echo should avoid, or -1; and the path that it takes. */
 int probe_avoids(const struct probe *probe);
 void probe_leaves(struct probe *probe, unsigned what, uint16_t path);
-/* Writes those of the frames `what` that are due: PROBE_ASK, PROBE_ECHO, PROBE_ECHO_SIZE. Returns the bytes written. */
+/* Writes those of the frames `what` that are due: PROBE_ASK, PROBE_ECHOES. Returns the bytes written. */
 unsigned probe_put(struct rail *rail, unsigned what, uint8_t *at, uint64_t now_ns);
 /* The NIC has refused what was `due`: PROBE_*. */
 void probe_undo(struct rail *rail, unsigned due);

@@ -10,13 +10,13 @@
  * descriptor. Whatever the flow sends because a field of it says so has a bit here; the lower ones are PROBE_*.
  */
 enum tx_due {
-    TX_DUE_PROBES = 63,
-    TX_DUE_ACK = 64,
-    TX_DUE_ACK_AGAIN = 128, /* over another path than the last (ack.repeats) */
-    TX_DUE_DEMAND = 256,
-    TX_DUE_FRAGMENT = 512,
-    TX_DUE_TAIL_PROBE = 1024,
-    TX_DUE_FAREWELL = 2048,
+    TX_DUE_PROBES = 127,
+    TX_DUE_ACK = 128,
+    TX_DUE_ACK_AGAIN = 256, /* over another path than the last (ack.repeats) */
+    TX_DUE_DEMAND = 512,
+    TX_DUE_FRAGMENT = 1024,
+    TX_DUE_TAIL_PROBE = 2048,
+    TX_DUE_FAREWELL = 4096,
 };
 
 /* launch.c */

@@ -2,8 +2,6 @@
 /* Probes, echoes and farewells: packets without a sequence number, which go even where nothing else may. */
 #include "core/transmit.h"
 
-enum { ECHOES = PROBE_ECHO | PROBE_ECHO_SIZE };
-
 /* The next rail for the echoes of a proven peer. NULL: they have gone over all. */
 static struct rail *next_way(struct rail *rail)
 {
@@ -28,8 +26,8 @@ static struct rail *choose_way(struct rail *rail, unsigned *what)
 {
     struct flow *flow = rail->flow;
     struct probe *probe = &rail->probe;
-    *what = probe->due & (PROBE_ASK | ECHOES);
-    if (flow->rail_count == 1 || !(*what & ECHOES))
+    *what = probe->due & (PROBE_ASK | PROBE_ECHOES);
+    if (flow->rail_count == 1 || !(*what & PROBE_ECHOES))
         return rail;
     struct rail *way;
     if (flow_proven(flow))
@@ -37,8 +35,8 @@ static struct rail *choose_way(struct rail *rail, unsigned *what)
     else
         way = &flow->rails[(rail->index + probe->echo_turn++) % flow->rail_count];
     if (!way)
-        probe->due &= (uint8_t)~ECHOES;
-    *what &= way == rail ? PROBE_ASK | ECHOES : way ? ECHOES : PROBE_ASK; /* the probe is next */
+        probe->due &= (uint8_t)~PROBE_ECHOES;
+    *what &= way == rail ? PROBE_ASK | PROBE_ECHOES : way ? PROBE_ECHOES : PROBE_ASK; /* the probe is next */
     return *what == PROBE_ASK ? rail : way;
 }
 
@@ -61,7 +59,7 @@ static bool send_probe(struct rail *rail, struct tx_desc *desc, uint64_t now_ns)
         probe_leaves(&rail->probe, what, path);
     train.header += probe_put(rail, what, train_at(&train) + train.header, now_ns);
     if (flow_proven(rail->flow) && rail->probe.echoed < rail->flow->rail_count && rail->flow->rail_count > 1)
-        rail->probe.due |= (uint8_t)(what & ECHOES); /* over the others */
+        rail->probe.due |= (uint8_t)(what & PROBE_ECHOES); /* over the others */
     train_end_datagram(core, &train);
     tx_describe_unnumbered(way, train.buffer, train.header, path, what, desc, now_ns);
     desc->due_rail = rail->index;
@@ -112,7 +110,7 @@ static void drop_probes(struct rail *rail, uint64_t now_ns)
     bool away = rail != rail->flow->main && rail_carries(rail->flow->main);
     if (rail->probe.due & PROBE_ASK)
         silence_ask(rail->flow, now_ns);
-    rail->probe.due &= away ? PROBE_ECHO | PROBE_ECHO_SIZE : 0;
+    rail->probe.due &= away ? PROBE_ECHOES : 0;
 }
 
 bool tx_send_probes(struct rail *rail, struct tx_desc *desc, uint64_t now_ns)
@@ -125,7 +123,7 @@ bool tx_send_probes(struct rail *rail, struct tx_desc *desc, uint64_t now_ns)
         return false;
     if (rail->probe.due & PROBE_SIZE && send_size_probe(rail, desc, now_ns))
         return true;
-    if (rail->probe.due & (PROBE_ASK | PROBE_ECHO | PROBE_ECHO_SIZE))
+    if (rail->probe.due & (PROBE_ASK | PROBE_ECHOES))
         return send_probe(rail, desc, now_ns);
     return send_reach(rail, desc, now_ns);
 }

@@ -356,6 +356,19 @@ Test(rails, echoes_leave_a_dead_direction, .init = open_proven)
     }
 }
 
+/* One probe asks whether the rail works, and another one, which comes with it, whether a closed path does. */
+Test(rails, no_other_probe_hides_a_try, .init = open_proven)
+{
+    struct rail *rail = &duo_flow[0]->rails[0];
+    rail->paths.paths[1].closed = true;
+    rail->paths.closed++;
+    duo_recv(0, 100);
+    rail_suspect(rail);
+    duo_run_with(1 * MS, talk);
+    cr_assert_eq(rail->state, RAIL_UP);
+    cr_assert_eq(rail->paths.closed, 0);
+}
+
 /* A NIC that is full holds no echo back, and gets it no second time: other rails have it. */
 Test(rails, a_full_nic_ends_no_echo, .init = open_proven)
 {
