@@ -7,7 +7,8 @@
  *     DOWN     another rail was heard, and this one not for UCCL_NIC_DEAD_MS, or the device reports it gone: what was
  *              in flight is lost at once. Asked again and again, more and more rarely
  *
- *     UP -> SUSPECT -> DOWN -> UP after three answers in a row;  SUSPECT -> UP at any answer
+ *     UP -> SUSPECT -> DOWN -> UP after three answers in a row, or after one if no other is UP;
+ *     SUSPECT -> UP at any answer
  *
  * An answer is the echo of a probe that left over the rail, or an ack of a packet that did, both since the doubt began.
  * It may come over any rail: one direction of a rail can be dead, and the ends know their own directions alone. The
@@ -248,7 +249,7 @@ void rail_on_echo(struct rail *rail, uint64_t nonce, uint64_t now_ns)
     }
     rail->tries = 0;
     rail->try_at_ns = now_ns + (RETURN_NS << rail->flaps);
-    if (++rail->answers >= ANSWERS_TO_UP)
+    if (++rail->answers >= ANSWERS_TO_UP || !has_other(rail))
         come_back(rail);
 }
 

@@ -274,6 +274,61 @@ Test(rails, the_first_device_that_returns_is_used, .init = open_proven)
     cr_assert(sequenced[0][0] == 0 && sequenced[0][1] > 0);
 }
 
+static void kill_rail(unsigned index, bool is_dead)
+{
+    dead[0][index] = dead[1][index] = is_dead;
+}
+
+/* The first rail is down. When the other one stops, too, and the first works again, it need not answer thrice. */
+Test(rails, one_answer_brings_back_the_only_one, .init = open_proven)
+{
+    const struct rail *first = rail_of(0, 0);
+    kill_rail(0, true);
+    duo_recv(0, 100); /* the flow waits for the peer: rails are asked */
+    for (unsigned i = 0; i < 5 && first->state != RAIL_DOWN; i++)
+        pass_message(100);
+    cr_assert_eq(first->state, RAIL_DOWN);
+    kill_rail(1, true);
+    struct duo_request *recv = duo_recv(1, 100), *send = duo_send(0, 100);
+    duo_run_with(100 * MS, talk);
+    cr_assert_eq(rail_of(0, 1)->state, RAIL_SUSPECT);
+    kill_rail(0, false);
+    uint64_t heard_ns = first->heard_ns;
+    for (unsigned i = 0; i < 1000 && first->heard_ns == heard_ns; i++)
+        duo_run_with(1 * MS, talk);
+    cr_assert_eq(first->state, RAIL_UP, "%u answers", first->answers);
+    duo_run_with(100 * MS, talk);
+    duo_assert_ended(recv, UCCL_OK, 100);
+    duo_assert_ended(send, UCCL_OK, 100);
+}
+
+/* A flow that is idle asks nothing when a device is back. */
+Test(rails, an_idle_flow_lets_devices_come_and_go, .init = open_proven)
+{
+    memset(others, 0, sizeof others);
+    cr_assert_not(flow_expects_peer(duo_flow[0]));
+    core_rail_down(duo_core[0], duo_flow[0], 0, duo_now);
+    core_rail_up(duo_core[0], duo_flow[0], 0, duo_now);
+    duo_run_with(900 * MS, talk);
+    cr_assert_eq(others[0][0] + others[0][1], 0);
+    cr_assert(rail_of(0, 0)->asked);
+}
+
+/* The device of a rail is down from the beginning: it is asked when it comes, and used. */
+Test(rails, a_device_comes_late, .init = open_rails)
+{
+    core_rail_down(duo_core[0], duo_flow[0], 0, duo_now);
+    pass_message(100 << 10);
+    cr_assert_eq(sequenced[0][0] + others[0][0], 0);
+    cr_assert_not(probe_proven(&rail_of(0, 0)->probe));
+    core_rail_up(duo_core[0], duo_flow[0], 0, duo_now);
+    pass_message(100 << 10);
+    cr_assert_eq(rail_of(0, 0)->state, RAIL_UP);
+    pass_message(100 << 10);
+    cr_assert_gt(sequenced[0][0], 0);
+    cr_assert_eq(duo_count(&duo_counters[0].rails_lost), 0);
+}
+
 /* A chunk under way on a slow rail is not lost because a fast one has acked later chunks. */
 /* The echo that proves the address comes after the device has gone: the rail is down, until the device is back. */
 Test(rails, a_device_goes_before_its_address_is_proven, .init = open_rails)
