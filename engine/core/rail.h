@@ -68,6 +68,7 @@ struct rail {
     uint64_t up_ns;     /* when it came back */
     uint64_t try_at_ns; /* when the newest try has waited for long enough */
     uint64_t try_nonce; /* of the newest try; 0: none waits for its answer */
+    uint32_t try_acks;  /* number of the flow's next ack when it left */
 
     /* in flight (sent.c): chunks whose last transmission went over this rail */
     struct queue by_time;
@@ -160,7 +161,10 @@ void rail_cut(struct rail *rail);
 void rail_mend(struct rail *rail);
 /* A probe is about to leave: its nonce. */
 uint64_t rail_try(struct rail *rail, uint64_t now_ns);
-/* When rail_expire_tries() has something to do; UINT64_MAX: not before something else happens. */
+/*
+ * When rail_expire_tries() has something to do; UINT64_MAX: not before something else happens. It asks while the flow
+ * `expects` something of the peer, or sends acks, which may be lost.
+ */
 uint64_t rail_next_try(const struct rail *rail, bool expects);
 void rail_expire_tries(struct rail *rail, bool expects, uint64_t now_ns);
 /* CORE_EVENT_RAIL_LOST or CORE_EVENT_RAIL_BACK waits. */

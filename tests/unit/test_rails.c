@@ -11,9 +11,10 @@ static size_t hole_bytes;            /* the first rail of end 0 swallows larger 
 static unsigned sequenced[2][RAILS]; /* descriptors of chunks that left */
 static unsigned others[2][RAILS];
 
-static void open_rails(void)
+static void open_with(uint32_t messages)
 {
     duo_defaults();
+    duo_setup[0].msg_window = duo_setup[1].msg_window = messages;
     duo_params.port_entropy = PATHS;
     duo_set_rails(RAILS);
     duo_open_as(false);
@@ -21,6 +22,11 @@ static void open_rails(void)
     hole_bytes = 0;
     memset(sequenced, 0, sizeof sequenced);
     memset(others, 0, sizeof others);
+}
+
+static void open_rails(void)
+{
+    open_with(16);
 }
 
 /* Drops what the rail does not get through of the datagrams that were queued last, from `first` on. */
@@ -106,15 +112,20 @@ Test(rails, one_that_answers_is_enough, .init = open_rails)
 }
 
 /* Rails that both ends know to work, and the other ends' messages get over them. */
-static void open_proven(void)
+static void prove(void)
 {
-    open_rails();
     duo_run_with(10 * MS, talk);
     pass_message(100 << 10);
     cr_assert_eq(duo_flow[0]->proven, RAILS);
     cr_assert_eq(duo_flow[1]->proven, RAILS);
     memset(sequenced, 0, sizeof sequenced);
     memset(others, 0, sizeof others);
+}
+
+static void open_proven(void)
+{
+    open_rails();
+    prove();
 }
 
 static const struct rail *rail_of(unsigned side, unsigned index)
@@ -392,6 +403,49 @@ Test(rails, acks_leave_a_dead_direction, .init = open_proven)
     pass_message(100);
     cr_assert_leq(others[1][0], acks + 2, "but probes");
     cr_assert_eq(sequenced[1][0], chunks);
+}
+
+/* Sends small messages that nobody receives yet, one after the other: the receiver waits for nothing, and acks. */
+static void send_unasked(unsigned count)
+{
+    for (unsigned i = 0; i < count; i++) {
+        uint64_t next_seq = duo_flow[0]->sent.next_seq;
+        duo_send(0, 100);
+        duo_run_with(30 * MS, talk);
+        cr_assert_not(flow_expects_peer(duo_flow[1]));
+        cr_assert_gt(duo_flow[0]->sent.next_seq, next_seq);
+        cr_assert_eq(duo_flow[0]->sent.next_seq, duo_flow[0]->sent.cumulative, "it is acked");
+    }
+}
+
+/* The same at an end that waits for nothing. It asks while the peer sends, and not for longer. */
+Test(rails, acks_of_an_idle_end_leave_a_dead_direction)
+{
+    open_with(256);
+    prove();
+    dead[1][0] = true;
+    send_unasked(20);
+    cr_assert_eq(rail_of(1, 0)->state, RAIL_SUSPECT);
+    unsigned asked = others[1][0], on_other = others[1][1];
+    send_unasked(10);
+    cr_assert_geq(others[1][1], on_other + 10, "acks go there");
+    cr_assert_leq(others[1][0], asked + 5, "probes go here");
+    duo_run_with(100 * MS, talk);
+    memset(others, 0, sizeof others);
+    duo_run_with(900 * MS, talk);
+    duo_run_with(900 * MS, talk);
+    cr_assert_eq(others[1][0], others[0][0] + others[0][1], "echoes alone: the peer asks whether we live");
+    dead[1][0] = false;
+    send_unasked(20);
+    cr_assert_eq(rail_of(1, 0)->state, RAIL_UP);
+    dead[1][0] = true;
+    send_unasked(20);
+    cr_assert_eq(rail_of(1, 0)->state, RAIL_SUSPECT);
+    dead[1][0] = false;
+    dead[1][1] = true;
+    send_unasked(20);
+    cr_assert_eq(rail_of(1, 0)->state, RAIL_UP);
+    cr_assert_eq(rail_of(1, 1)->state, RAIL_SUSPECT);
 }
 
 /* And so do echoes: the peer asks whether its own direction works, and learns that it does. */
