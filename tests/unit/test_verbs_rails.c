@@ -23,7 +23,7 @@ static void open_engines(const char *threads, const char *name, const char *valu
     for (int i = 0; i < 2; i++)
         pair.engine[i] = open_engine("no", "BACKEND", "verbs", "IB_HCA", hcas[i], "GDR_LEVEL", "sys", "LINGER_MS",
                                      "300", "DEAD_PEER_MS", "10000", "PACKET_LIFETIME_MS", "20", "QP_RETRY_MS", "1",
-                                     "NIC_DEAD_MS", "50", "NUM_ENGINES", threads, name, value, NULL);
+                                     "NIC_DEAD_MS", "400", "NUM_ENGINES", threads, name, value, NULL);
     IS(uccl_listen(pair.engine[1], 0, 0, &pair.handle, &pair.listener), 0);
 }
 

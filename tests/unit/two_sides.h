@@ -48,11 +48,11 @@ struct world {
     codes accepts; /* what the accepts ended with, but "none yet" */
 };
 
-static const char *dead_peer_ms = "10000"; /* of what is opened from now on */
+static const char *dead_peer_ms = "10000", *linger_ms = "300"; /* of what is opened from now on */
 
 static inline int try_open(enum mode mode, enum side side, uccl_engine **out)
 {
-    const char *const settings[][2] = {{"SOCKET_IFNAME", "lo"},        {"CONNECT_MS", "2000"}, {"LINGER_MS", "300"},
+    const char *const settings[][2] = {{"SOCKET_IFNAME", "lo"},        {"CONNECT_MS", "2000"}, {"LINGER_MS", linger_ms},
                                        {"DEAD_PEER_MS", dead_peer_ms}, {"NUM_ENGINES", "2"},   {"PORT_ENTROPY", "2"},
                                        {"MAX_REQUESTS", "64"},         {"PIN", "0"},           {"SPIN_US", "20"}};
     uccl_config *config;
