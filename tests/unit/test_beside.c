@@ -251,7 +251,7 @@ static void waits_to_the_end(const char *lend, const char *backend, uint64_t fea
     int udp;
     struct uccl_handle handle;
     int listener = play_listener(&handle);
-    struct engine_side side = begin(lend, backend, "300", "4000", &handle);
+    struct engine_side side = begin(lend, backend, "1000", "4000", &handle);
     played_features = features;
     struct played server = play_deaf(listener, &side, &udp);
     cr_assert_not(take_message(&server, &side, BOOT_READY_MSG, bytes, &length));

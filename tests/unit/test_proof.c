@@ -76,7 +76,7 @@ BOTH(proof, no_datagram_comes_back)
     int udp;
     uint16_t code;
     struct uccl_handle handle;
-    uccl_engine *client = open_engine(lend, "CONNECT_MS", "150", NULL);
+    uccl_engine *client = open_engine(lend, "CONNECT_MS", "1000", NULL);
     struct engine_side side = {.client = client, .handle = &handle, .result = UCCL_EAGAIN};
     struct played server = play_offer(&handle, &side, &udp);
     uccl_set_log(log_keep, NULL);
