@@ -97,8 +97,10 @@ void rails_judge(struct world *world, const struct pair *pair, unsigned side, co
     bool pinned = desc->on_path && desc->kind != TX_PLACE; /* a retransmission where the original may still arrive */
     if (desc->sequenced && usable && !rail_usable(rail) && !pinned)
         world_fail(world, "a chunk over rail %u in state %u, while another one is usable", desc->rail, rail->state);
-    if (desc->sequenced && desc->kind == TX_BULK)
-        world->rail_bytes[desc->rail] += (uint64_t)__builtin_popcountll(desc->mask) * desc->datagram_bytes;
+    if (!desc->sequenced || desc->kind != TX_BULK)
+        return;
+    world->rail_bytes[desc->rail] += (uint64_t)__builtin_popcountll(desc->mask) * desc->datagram_bytes;
+    world->rail_sides[desc->rail] |= (uint8_t)(1u << side);
 }
 
 void rails_judge_run(const struct world *world)
@@ -118,6 +120,8 @@ void rails_judge_run(const struct world *world)
         if (world->trace.print)
             printf("# rail %u: %llu bytes\n", i, (unsigned long long)world->rail_bytes[i]);
         uint64_t fair = rates ? sum * rails_net(options, 0, i)->rate_mbps / rates : 0;
+        if (options->each_rail_carries && world->rail_sides[i] != 3)
+            world_fail(world, "rail %u has carried nothing of some side (%u)", i, world->rail_sides[i]);
         if (options->share_permille && (world->rail_bytes[i] < fair - fair * options->share_permille / 1000 ||
                                         world->rail_bytes[i] > fair + fair * options->share_permille / 1000))
             world_fail(world, "rail %u carried %llu bytes, where %llu are its share", i,
@@ -286,6 +290,22 @@ void rails_cold(struct options *options, struct rng *rng)
     }
     EACH_RAIL_NET(options, net)
     net->loss_ppm = rng_below(rng, 2) * 20000;
+}
+
+/* All rails but one do not work from the beginning, and come later. Then they carry, too. */
+void rails_late(struct options *options, struct rng *rng)
+{
+    steady(options, rng);
+    options->size_max = 1 << 18;
+    with_rails(options, 2 + rng_below(rng, 3));
+    unsigned works = rng_below(rng, options->rails);
+    for (uint8_t i = 0; i < options->rails; i++) {
+        struct cut cut = any_cut(options, rng, 0, 900u * NS_PER_MS);
+        cut.rail = i;
+        if (i != works)
+            add_cut(options, cut);
+    }
+    options->each_rail_carries = true;
 }
 
 /* Unequal sizes of datagrams: chunks of a rail with large ones go over one with small ones. */

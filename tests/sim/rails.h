@@ -27,6 +27,7 @@ void rails_crosswise(struct options *options, struct rng *rng);
 void rails_oneway(struct options *options, struct rng *rng);
 void rails_flaps(struct options *options, struct rng *rng);
 void rails_cold(struct options *options, struct rng *rng);
+void rails_late(struct options *options, struct rng *rng);
 void rails_sizes(struct options *options, struct rng *rng);
 void rails_placing(struct options *options, struct rng *rng);
 void rails_dead(struct options *options, struct rng *rng);

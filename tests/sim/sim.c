@@ -706,6 +706,7 @@ static const struct scenario scenarios[] = {
     BOUNDED("rails-oneway", rails_oneway),
     BOUNDED("rails-flaps", rails_flaps),
     SCENARIO("rails-cold", rails_cold),
+    BOUNDED("rails-late", rails_late),
     SCENARIO("rails-sizes", rails_sizes),
     BOUNDED("rails-dead", rails_dead),
     SCENARIO("rails-placing", rails_placing),

@@ -69,6 +69,7 @@ struct options {
     uint64_t message_ns;     /* longest time from a message's posts to its arrival; 0: any */
     bool rails_return;       /* every rail that was lost is back at the end */
     unsigned rails_lost_min;
+    bool each_rail_carries; /* some bulk of each side at least */
 
     /* NICs that place payload (placing.c) */
     bool places, placed;            /* placed: something must have been */
@@ -237,6 +238,7 @@ struct world {
     uint64_t dropped, retransmitted, into_dead, refused; /* datagrams */
     unsigned holes;                                      /* CORE_EVENT_FLOW_HOLE seen */
     uint64_t rail_bytes[RAILS_MAX];                      /* of bulk datagrams */
+    uint8_t rail_sides[RAILS_MAX];                       /* bits: of which sides it has carried bulk */
     uint64_t message_max_ns;                             /* longest time from a message's posts to its arrival */
     unsigned rails_lost, rails_back;                     /* CORE_EVENT_RAIL_LOST, CORE_EVENT_RAIL_BACK */
     uint64_t dead_end_max_ns;                            /* when the last request whose peer is dead ended */
