@@ -178,7 +178,7 @@ for how in "1 yes" "4 no"; do
     read -r engines lend <<<"$how"
     check "16 closes to a killed peer, one after another, $engines threads" closers close 2500 "$engines" "$lend"
     check "16 closes to a killed peer at once, $engines threads" closers async 2500 "$engines" "$lend"
-    check "16 aborts to a killed peer, $engines threads" closers abort 500 "$engines" "$lend"
+    check "16 aborts to a killed peer, $engines threads" closers abort 900 "$engines" "$lend"
 done
 
 # a restarted server is not confused with the one before it

@@ -68,7 +68,7 @@ static void variant(const char *lend)
     OK(uccl_send_async(conn[0], "x", 1, NULL, &send));
     OK(uccl_wait(send, 5000, NULL));
     pthread_join(waiter, NULL);
-    CHECK(now_ns() - start_ns < 500000000, "waking took %u ms", (unsigned)((now_ns() - start_ns) / 1000000));
+    CHECK(now_ns() - start_ns < UINT64_C(3000000000), "waking took %u ms", (unsigned)((now_ns() - start_ns) / 1000000));
     OK(uccl_close(engine[0]));
     OK(uccl_close(engine[1]));
     end_case("UCCL_LEND=%s", lend);
