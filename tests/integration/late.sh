@@ -6,7 +6,7 @@
 . "$(dirname "$0")/lib.sh"
 # shellcheck source=tests/rails/lib.sh
 . "$(dirname "$0")/../rails/lib.sh"
-plan 16 8
+plan 18 10
 
 # harm_and_settle: the kernel has told the other end of the link, too
 harm_and_settle() { harm "$@" && sleep 1.5; }
@@ -28,6 +28,23 @@ comes_late() {
     stream_ends 60 && [ "$late" = 0 ]
 }
 
+# both_come_late: no NIC of side 1 has a carrier when it opens, and connects
+both_come_late() {
+    "$NETWORK" "$R" "$R" || return 1
+    SENDING=1
+    harm unplug 0 1
+    harm_and_settle unplug 1 1
+    BEFORE_SENDER=(mend_soon)
+    stream 12 262144 4 || return 1
+    BEFORE_SENDER=(true)
+    until_true 5 carries 1 2000000 || { echo "nic1 does not carry" && return 1; }
+    kill -TERM "$SENDER_PID"
+    stream_ends 60
+}
+mend_soon() {
+    (sleep 1 && mend unplug 0 1 && mend unplug 1 1) &
+}
+
 # is_quiet: the end that was opened then does not warn of a NIC that has never carried anything
 is_quiet() { ! grep -E 'nic1 .*(down|gone)|by network interface nic1' "$WORK/sender.log"; }
 
@@ -43,5 +60,6 @@ for backend in udp tcp; do
         check "$backend, side $from sends: a NIC of side 0 is down when it is met" comes_late down 0 $from
         check "$backend, side $from sends: a NIC of side 1 has no carrier when it opens" comes_late unplug 1 $from
     done
+    check "$backend: no NIC of side 1 has a carrier when it opens and connects" both_come_late
 done
 finish
