@@ -63,12 +63,12 @@ struct rail {
     uint8_t tries;      /* probes since `doubt_ns`, or since an answer; saturates */
     uint8_t answers;    /* in a row, while it is down */
     uint8_t flaps;      /* times that it went down soon after its return */
+    uint16_t try_acks;  /* low bits of the number of the flow's next ack when the newest try left */
     uint64_t doubt_ns;  /* since when it is asked */
     uint64_t heard_ns;  /* last answer */
     uint64_t up_ns;     /* when it came back */
     uint64_t try_at_ns; /* when the newest try has waited for long enough */
     uint64_t try_nonce; /* of the newest try; 0: none waits for its answer */
-    uint32_t try_acks;  /* number of the flow's next ack when it left */
 
     /* in flight (sent.c): chunks whose last transmission went over this rail */
     struct queue by_time;

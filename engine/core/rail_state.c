@@ -63,7 +63,7 @@ static void begin_tries(struct rail *rail)
     rail->tries = rail->answers = 0;
     rail->try_nonce = 0;
     rail->try_at_ns = rail->doubt_ns;
-    rail->try_acks = rail->flow->ack.number;
+    rail->try_acks = (uint16_t)rail->flow->ack.number;
     rail->asked = true;
     flow_wake(rail->flow);
 }
@@ -89,13 +89,13 @@ static bool is_asked(const struct rail *rail)
 
 uint64_t rail_next_try(const struct rail *rail, bool expects)
 {
-    bool wanted = expects || rail->try_acks != rail->flow->ack.number;
+    bool wanted = expects || rail->try_acks != (uint16_t)rail->flow->ack.number;
     return is_asked(rail) && wanted && !(rail->probe.due & PROBE_ASK) ? rail->try_at_ns : UINT64_MAX;
 }
 
 uint64_t rail_try(struct rail *rail, uint64_t now_ns)
 {
-    rail->try_acks = rail->flow->ack.number;
+    rail->try_acks = (uint16_t)rail->flow->ack.number;
     if (!probe_proven(&rail->probe)) {
         rail->try_at_ns = now_ns + try_patience_ns(rail);
         rail->tries += rail->tries < UINT8_MAX;
