@@ -274,30 +274,25 @@ static void udp_queue_close(struct nic_queue *base)
 /* Chooses the driver by UCCL_UDP_IO and opens it. */
 static int open_driver(struct udp_queue *queue)
 {
-    unsigned io = queue->setup.params->udp_io;
     char reason[256] = "libuccl-engine was built without liburing";
     int status = UCCL_ENOTSUP;
 
-    if (io == UDP_IO_URING && queue->setup.lent) {
+    if (queue->setup.params->udp_io != UDP_IO_URING) {
+        queue->driver = &udp_mmsg_driver;
+        return queue->driver->open(queue, reason, sizeof reason);
+    }
+    if (queue->setup.lent) {
         LOG_ERR("UCCL_UDP_IO=uring does not go with lent engines: a ring belongs to one thread; set "
                 "UCCL_LEND=no or UCCL_UDP_IO=auto");
         return UCCL_EINVAL;
     }
-    if (io == UDP_IO_URING || (io == UDP_IO_AUTO && !queue->setup.lent)) {
 #ifdef HAVE_LIBURING
-        queue->driver = &udp_uring_driver;
-        status = queue->driver->open(queue, reason, sizeof reason);
+    queue->driver = &udp_uring_driver;
+    status = queue->driver->open(queue, reason, sizeof reason);
 #endif
-        if (status != UCCL_ENOTSUP)
-            return status;
-        if (io == UDP_IO_URING) {
-            LOG_ERR("UCCL_UDP_IO=uring is not possible: %s", reason);
-            return status;
-        }
-        LOG_INFORM("UDP without io_uring: %s", reason);
-    }
-    queue->driver = &udp_mmsg_driver;
-    return queue->driver->open(queue, reason, sizeof reason);
+    if (status == UCCL_ENOTSUP)
+        LOG_ERR("UCCL_UDP_IO=uring is not possible: %s", reason);
+    return status;
 }
 
 static int udp_queue_open(struct nic *nic, const struct nic_queue_setup *setup, struct nic_queue **out)
