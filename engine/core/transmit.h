@@ -196,7 +196,7 @@ bool tx_send_farewell(struct flow *flow, struct tx_desc *desc, uint64_t now_ns);
 static inline struct rail *tx_bulk_rail(const struct flow *flow, const struct core_msg *msg)
 {
     struct rail *bulk = flow->bulk;
-    unsigned shares = msg->stripes > 1 ? 2u * msg->stripes : 1; /* flows that share a message keep UDP busy longer */
+    unsigned shares = msg->stripes > 1 ? 8u * msg->stripes : 1; /* several threads make UDP the faster one for longer */
     bool large = msg->size_bytes >= shares * flow->bulk_min_bytes && !(msg->flags & MSG_AHEAD);
     return bulk && large && flow->core->now_ns >= bulk->lossy_until_ns ? bulk : NULL;
 }

@@ -143,10 +143,10 @@ Test(channel_beside, large_messages_take_it_and_all_else_does_not, .init = open_
 /* The peer's socket buffer is no bound for what goes over connections. */
 Test(channel_beside, shared_messages_take_it_from_more_on, .init = open_joined)
 {
-    struct core_msg msg = {.size_bytes = 512 << 10, .stripes = 4};
+    struct core_msg msg = {.size_bytes = 2 << 20, .stripes = 4};
     cr_assert_not_null(tx_bulk_rail(duo_flow[0], &msg));
     msg.size_bytes--;
-    cr_assert_null(tx_bulk_rail(duo_flow[0], &msg), "less than twice UCCL_TCP_BULK_KB for each flow");
+    cr_assert_null(tx_bulk_rail(duo_flow[0], &msg), "less than eight times UCCL_TCP_BULK_KB for each flow");
     msg.stripes = 0;
     cr_assert_not_null(tx_bulk_rail(duo_flow[0], &msg));
 }
