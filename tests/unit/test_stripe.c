@@ -80,6 +80,50 @@ BOTH(stripe, threads_are_woken_as_long_as_that_is_worth_it)
     pair_close(&pair);
 }
 
+/* Sends `count` messages of so many ranges at once; how many of them the home flow left to the others. */
+static unsigned left_by_home(struct pair *pair, unsigned count, unsigned ranges)
+{
+    enum { MOST = 12, MOST_RANGES = 4 };
+    static uint8_t sent[MOST_RANGES * 65536], received[MOST][MOST_RANGES * 65536];
+    size_t size = (size_t)ranges * 65536;
+    uccl_request *recvs[MOST], *sends[MOST];
+    const struct uccl_request *requests[MOST];
+    unsigned left = 0;
+    for (unsigned i = 0; i < count; i++)
+        recvs[i] = post_recv(pair->conn[1], received[i], size);
+    exchange(pair->conn[1], pair->conn[0], SMALL, 1); /* the clears-to-send have come */
+    fill(sent, size, 5);
+    for (unsigned i = 0; i < count; i++) {
+        sends[i] = post_send(pair->conn[0], sent, size);
+        requests[i] = request_find(sends[i]);
+    }
+    for (unsigned i = 0; i < count; i++) {
+        cr_assert_eq(end_of(recvs[i], 0), size);
+        cr_assert_eq(end_of(sends[i], 0), size);
+        check(received[i], size, 5);
+    }
+    for (unsigned i = 0; i < count; i++) {
+        bool none = requests[i]->msg.stripes > 1 && requests[i]->msg.end_bytes == 0; /* no range */
+        cr_assert(!none || requests[i]->msg.number % ENGINES == 2, "message %u", (unsigned)requests[i]->msg.number);
+        left += none;
+    }
+    return left;
+}
+
+/* Of a stream of messages of two ranges, the home flow has its share and no more. Alone each goes over both flows. */
+BOTH(stripe, a_busy_home_leaves_messages_to_others)
+{
+    struct pair pair;
+    uint64_t end_ms = now_ms() + SOON_MS;
+    open_striping(&pair, lend, "4096");
+    for (unsigned i = 0; i < 9; i++)
+        cr_assert_eq(left_by_home(&pair, 1, 2), 0);
+    while (left_by_home(&pair, 12, 2) < 2)
+        cr_assert(now_ms() < end_ms, "the home flow had a range of every message");
+    cr_assert_eq(left_by_home(&pair, 12, 4), 0, "more ranges than flows");
+    pair_close(&pair);
+}
+
 BOTH(stripe, all_sizes_arrive_whole)
 {
     static const size_t sizes[] = {
