@@ -18,12 +18,12 @@ comes_late() {
     SENDING=$3
     "$NETWORK" "$R" "$R" || return 1
     BEFORE_SENDER=(harm_and_settle "$1" 1 "$2")
-    stream 12 262144 4 || return 1
+    stream 20 262144 4 || return 1
     BEFORE_SENDER=(true)
     sleep 0.5
     from=$(($(sent 1) + 2000000))
     mend "$1" 1 "$2"
-    until_true 5 carries 1 "$from" || { echo "nic1 does not carry" && late=1; }
+    until_true 10 carries 1 "$from" || { echo "nic1 does not carry" && late=1; }
     kill -TERM "$([ "$SENDING" = 1 ] && echo "$SENDER_PID" || echo "$RECEIVER_PID")"
     stream_ends 60 && [ "$late" = 0 ]
 }
@@ -35,9 +35,9 @@ both_come_late() {
     harm unplug 0 1
     harm_and_settle unplug 1 1
     BEFORE_SENDER=(mend_soon)
-    stream 12 262144 4 || return 1
+    stream 20 262144 4 || return 1
     BEFORE_SENDER=(true)
-    until_true 5 carries 1 2000000 || { echo "nic1 does not carry" && return 1; }
+    until_true 10 carries 1 2000000 || { echo "nic1 does not carry" && return 1; }
     kill -TERM "$SENDER_PID"
     stream_ends 60
 }
