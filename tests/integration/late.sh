@@ -6,7 +6,7 @@
 . "$(dirname "$0")/lib.sh"
 # shellcheck source=tests/rails/lib.sh
 . "$(dirname "$0")/../rails/lib.sh"
-plan 18 10
+plan 23 15
 
 # harm_and_settle: the kernel has told the other end of the link, too
 harm_and_settle() { harm "$@" && sleep 1.5; }
@@ -48,10 +48,10 @@ mend_soon() {
 # is_quiet: the end that was opened then does not warn of a NIC that has never carried anything
 is_quiet() { ! grep -E 'nic1 .*(down|gone)|by network interface nic1' "$WORK/sender.log"; }
 
-for backend in udp tcp; do
+for backend in udp tcp auto; do
     export UCCL_BACKEND=$backend
     for from in 0 1; do
-        [ "$SHORT$from" != 11 ] || continue
+        [ "$from" = 0 ] || [ "$SHORT$backend" = 0udp ] || [ "$SHORT$backend" = 0tcp ] || continue
         NETWORK=network
         check "$backend, side $from sends: a link is down when side 1 opens and both meet" comes_late down 0 $from
         check "$backend, side $from sends: side 1 logs nothing of it" is_quiet
