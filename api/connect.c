@@ -139,7 +139,7 @@ bool takes_both(const struct uccl_engine *engine, const struct bootstrap *boot)
 {
     const struct nic *nic = engine->nic;
     uint64_t both = kinds_taken(engine);
-    return nic->beside && !nic->ends && engine->params.cc != CC_EQDS && (bootstrap_features(boot) & both) == both;
+    return nic->beside && engine->params.cc != CC_EQDS && (bootstrap_features(boot) & both) == both;
 }
 
 /* Whether both sides take flows over the queues beside our main ones; `only`: and the peer takes no others of ours. */

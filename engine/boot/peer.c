@@ -155,23 +155,32 @@ static int add_rail(struct engine_thread *thread, struct open_call *call, const 
     return UCCL_OK;
 }
 
-/* A rail of connections for large messages, where both ends offer it. Without it there is a flow, too. */
-static void add_beside(struct engine_thread *thread, struct open_call *call)
+/* A rail of connections for large messages, where both ends offer that. Without it there is a flow, too. */
+static void add_beside(struct engine_thread *thread, struct open_call *call, const struct rail_plan *plan)
 {
     struct flow_setup *setup = &call->flow->setup;
     struct nic_queue *queue = thread->queue->beside;
     struct rail_setup rail = {.reliable = true, .joins = true};
     if (call->flow->peer->queues != PEER_BOTH || !call->theirs->beside.length || setup->rail_count == CORE_RAILS_MAX ||
-        queue->datagram->peer_add(queue, &call->flow->peer->host, &call->theirs->beside, &rail.destination,
-                                  &rail.datagram_bytes) != 0)
+        queue->datagram->peer_add(queue, &plan->host, &call->theirs->beside, &rail.destination, &rail.datagram_bytes) !=
+            0)
         return;
     rail.peer_datagram_bytes = rail.datagram_bytes;
-    call->flow->nics[setup->rail_count] = 0;
+    call->flow->nics[setup->rail_count] = (uint8_t)plan->host.nic;
     setup->rails[setup->rail_count++] = rail;
 }
 
-/* Connects the paths of rail `rail`, or lets the peer connect them. */
-static void introduce(struct peer_flow *flow, struct nic_queue *queue, unsigned rail)
+/* How many rails of connections stand beside those of datagrams. They come last. */
+static unsigned count_beside(const struct flow_setup *setup)
+{
+    unsigned count = 0;
+    while (count < setup->rail_count && setup->rails[setup->rail_count - 1 - count].joins)
+        count++;
+    return count;
+}
+
+/* Connects the paths of rail `rail`, one of `rails` that are connections, or lets the peer connect them. */
+static void introduce(struct peer_flow *flow, struct nic_queue *queue, unsigned rail, unsigned rails)
 {
     const struct params *params = flow->thread->params;
     bool joins = flow->setup.rails[rail].joins;
@@ -181,12 +190,19 @@ static void introduce(struct peer_flow *flow, struct nic_queue *queue, unsigned 
         queue, flow->setup.rails[rail].destination,
         &(struct nic_flow){.flow = flow->flow,
                            .rail = (uint8_t)rail,
-                           .rails = (uint8_t)(joins ? 1 : flow->setup.rail_count),
+                           .rails = (uint8_t)rails,
                            .rx_token = flow->setup.rx_token,
                            .tx_token = flow->setup.tx_token,
                            .dials = !flow->peer->is_server,
                            .beside = joins,
                            .patience_ms = patience_ms < params->dead_peer_ms ? patience_ms : params->dead_peer_ms});
+}
+
+static void introduce_beside(struct peer_flow *flow)
+{
+    unsigned count = count_beside(&flow->setup);
+    for (unsigned i = flow->setup.rail_count - count; i < flow->setup.rail_count; i++)
+        introduce(flow, flow->thread->queue->beside, i, count);
 }
 
 static int map_flow(struct open_call *call)
@@ -209,8 +225,8 @@ static void open_flow(struct engine_thread *thread, void *argument)
         call->error = add_rail(thread, call, &call->rails[i]);
     if (!call->error && flow->setup.rail_count == 0)
         call->error = call->left_out;
-    if (!call->error)
-        add_beside(thread, call);
+    for (unsigned i = 0; i < call->rail_count && !call->error; i++)
+        add_beside(thread, call, &call->rails[i]);
     if (!call->error)
         call->error = map_flow(call);
     if (call->error) {
@@ -219,11 +235,10 @@ static void open_flow(struct engine_thread *thread, void *argument)
     }
     flow->flow = core_flow_open(thread->core, flow->memory, &flow->setup, clock_now_ns());
     struct nic_queue *queue = peer_queue(flow->peer, thread);
-    unsigned last = flow->setup.rail_count - 1;
-    for (unsigned i = 0; queue->channel && i <= last; i++)
-        introduce(flow, queue, i);
-    if (flow->setup.rails[last].joins && flow->peer->is_server)
-        introduce(flow, thread->queue->beside, last);
+    for (unsigned i = 0; queue->channel && i < flow->setup.rail_count; i++)
+        introduce(flow, queue, i, flow->setup.rail_count);
+    if (flow->peer->is_server)
+        introduce_beside(flow);
 }
 
 void peer_flow_connect_beside(struct peer_flow *flow)
@@ -232,7 +247,7 @@ void peer_flow_connect_beside(struct peer_flow *flow)
     if (flow->peer->is_server)
         return;
     LOG_INFORM("peer %s: connects TCP for large messages", netdev_address_text(&flow->peer->host.address, text));
-    introduce(flow, flow->thread->queue->beside, flow->setup.rail_count - 1);
+    introduce_beside(flow);
 }
 
 static void close_flow(struct engine_thread *thread, void *argument)
@@ -594,42 +609,74 @@ void peer_flow_has_hole(struct peer_flow *flow, uint32_t passing_bytes, uint32_t
                 netdev_address_text(address, text), route_bytes + headers, route_bytes + headers, passing, passing);
 }
 
-enum { BESIDE_BIT = 31 }; /* of nics_lost; NICs have those below */
+enum { BESIDE_SHIFT = 32 }; /* of nics_lost: bits of rails of connections beside those of datagrams */
+
+/* The rail, and one beside it, are all that there is to the peer. */
+static void tell_of_one_of_two(const char *peer, bool beside, bool lost)
+{
+    if (beside && lost)
+        LOG_INFORM("peer %s: its TCP connections are broken; UDP carries all", peer);
+    else if (beside)
+        LOG_INFORM("peer %s: TCP carries large messages again", peer);
+    else if (lost)
+        LOG_WARNING("peer %s: datagrams do not get through any more; TCP carries all", peer);
+    else
+        LOG_WARNING("peer %s: datagrams get through again", peer);
+}
+
+/* Of several rails. */
+static void tell_of_nic(const char *peer, const char *nic, bool lost)
+{
+    if (lost)
+        LOG_WARNING("peer %s: nothing gets through by network interface %s; what it carried goes over the others", peer,
+                    nic);
+    else
+        LOG_WARNING("peer %s: network interface %s works again", peer, nic);
+}
+
+/* Of several rails of datagrams, with others of connections beside them. */
+static void tell_of_kind(const char *peer, const char *nic, bool beside, bool lost)
+{
+    if (beside && lost)
+        LOG_WARNING("peer %s: no TCP gets through by network interface %s; what it carried goes over the others", peer,
+                    nic);
+    else if (beside)
+        LOG_WARNING("peer %s: TCP gets through by network interface %s again", peer, nic);
+    else if (lost)
+        LOG_WARNING("peer %s: no datagram gets through by network interface %s; what it carried goes over the others",
+                    peer, nic);
+    else
+        LOG_WARNING("peer %s: datagrams get through by network interface %s again", peer, nic);
+}
 
 void peer_flow_lost_rail(struct peer_flow *flow, unsigned rail, bool lost)
 {
     struct nic_queue *queue = flow->thread->queue;
-    unsigned nic = flow->nics[rail];
+    unsigned nic = flow->nics[rail], count = flow->setup.rail_count, count_of_beside = count_beside(&flow->setup);
     struct uccl_device device = {.name = "the kernel's route"};
     union nic_address address;
     char text[NETDEV_ADDRESS_TEXT];
-    const struct nic_queue *main = peer_queue(flow->peer, flow->thread);
-    if (lost && main->channel && !main->channel->swallowed(main, flow->setup.rails[rail].destination))
+    bool beside = flow->setup.rails[rail].joins, one_of_two = count == 2 && count_of_beside == 1;
+    uint32_t destination = flow->setup.rails[rail].destination;
+    const struct nic_queue *of = nic_queue_to(queue, destination);
+    if (lost && !one_of_two && of->channel && !of->channel->swallowed(of, destination))
         return; /* the peer has ended its connections */
     if (nic && lost)
         COUNT(&queue->ends[nic - 1], losses, 1);
     else if (nic)
         COUNT(&queue->ends[nic - 1], returns, 1);
-    uint32_t bit = UINT32_C(1) << (flow->setup.rails[rail].joins ? BESIDE_BIT : nic);
-    uint32_t before =
+    uint64_t bit = UINT64_C(1) << (nic + (beside ? BESIDE_SHIFT : 0));
+    uint64_t before =
         lost ? atomic_fetch_or(&flow->peer->nics_lost, bit) : atomic_fetch_and(&flow->peer->nics_lost, ~bit);
     if (lost == ((before & bit) != 0)) /* another thread, or another rail of this NIC, has told it */
         return;
     if (nic)
         queue->nic->ops->device(queue->nic, queue->nic->ends->device(queue->nic, nic - 1), &device, &address);
     netdev_address_text(&flow->peer->host.address, text);
-    bool beside = flow->setup.rails[rail].joins, two = flow->setup.rails[flow->setup.rail_count - 1].joins;
-    if (beside && lost)
-        LOG_INFORM("peer %s: its TCP connections are broken; UDP carries all", text);
-    else if (beside)
-        LOG_INFORM("peer %s: TCP carries large messages again", text);
-    else if (two && lost)
-        LOG_WARNING("peer %s: datagrams do not get through any more; TCP carries all", text);
-    else if (two)
-        LOG_WARNING("peer %s: datagrams get through again", text);
-    else if (lost)
-        LOG_WARNING("peer %s: nothing gets through by network interface %s; what it carried goes over the others", text,
-                    device.name);
+    if (one_of_two)
+        tell_of_one_of_two(text, beside, lost);
+    else if (count_of_beside)
+        tell_of_kind(text, device.name, beside, lost);
     else
-        LOG_WARNING("peer %s: network interface %s works again", text, device.name);
+        tell_of_nic(text, device.name, lost);
 }

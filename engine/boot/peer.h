@@ -63,7 +63,7 @@ struct peer {
     unsigned flow_count;        /* our threads */
     unsigned flows_open;        /* flows in use: the smaller of both sides' counts; 0: not yet */
     _Atomic uint64_t silent_ns; /* when a close last ended without an answer; 0: never */
-    _Atomic uint32_t nics_lost; /* bits: those of ours whose rails to it have been told as lost */
+    _Atomic uint64_t nics_lost; /* bits: those of ours whose rails to it have been told as lost */
     _Atomic bool hole_warned;   /* large datagrams to it vanish; the first engine thread that sees it warns */
     struct peer_flow flows[BOOT_FLOWS_MAX];
 };

@@ -34,8 +34,6 @@ void core_path_broken(struct core *core, struct flow *flow, unsigned rail_index,
         return;
     struct path *path = &rail->paths.paths[port];
     path->channel = CHANNEL_DOWN;
-    if (rail_index >= flow->rail_count)
-        return;
     if (!flow->cut_ns && !is_up(flow))
         flow->cut_ns = now_ns;
     if (path->in_flight > 0)
@@ -55,7 +53,7 @@ void core_path_room(struct core *core, struct flow *flow, unsigned rail_index, u
     if (flow->dead || !is_path(flow, rail_index, port))
         return;
     rail->paths.paths[port].channel = CHANNEL_ROOM;
-    if (rail_index >= flow->rail_count)
+    if (rail->joins)
         rail_join(flow);
     else
         rail_mend(rail);
@@ -71,13 +69,13 @@ void core_path_lossy(struct core *core, struct flow *flow, unsigned rail_index, 
 {
     struct rail *rail = &flow->rails[rail_index];
     core->now_ns = now_ns;
-    if (flow->dead || rail_index >= flow->rail_count || now_ns < rail->lossy_until_ns)
+    if (flow->dead || rail->joins || now_ns < rail->lossy_until_ns)
         return;
     bool again = rail->lossy_until_ns && now_ns - rail->lossy_until_ns < LOSSY_MIN_NS;
     rail->lossy_ns = again ? 2 * rail->lossy_ns : LOSSY_MIN_NS;
     if (rail->lossy_ns > LOSSY_MAX_NS)
         rail->lossy_ns = LOSSY_MAX_NS;
     rail->lossy_until_ns = now_ns + rail->lossy_ns;
-    COUNT(core->counters, tcp_lossy, rail == flow->bulk);
+    COUNT(core->counters, tcp_lossy, rail_is_beside(rail));
     flow_wake(flow);
 }

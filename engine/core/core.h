@@ -128,7 +128,7 @@ struct rail_setup {
     bool greets;                  /* with a nonce: sends a few probes even while nothing waits, unless the peer's come
                                      first. A firewall on our side then lets the peer's packets in as answers */
     bool reliable;       /* its paths are connections that lose nothing unless they break: core_path_broken() */
-    bool joins;          /* of the last of several rails, which is reliable: it is in use once a path of it is up */
+    bool joins;          /* of the last ones of several rails, which are reliable: in use once a path of it is up */
     uint8_t pair;        /* of flow_setup.pairs: the NICs of its ends, of which no other rail has both */
     uint16_t peer_ports; /* number of the peer's ports: its path i leaves from port i. The rail opens firewalls on
                             our side for them (reach.h). 0 or 1: there is nothing to open */
@@ -473,7 +473,7 @@ enum core_event_kind {
     CORE_EVENT_RAIL_LOST, /* `owner` of a flow: `rail` is not used any more, since nothing gets through or its device
                              is gone. Chunks in flight there go over others */
     CORE_EVENT_RAIL_BACK, /* `owner` of a flow: `rail` is used again */
-    CORE_EVENT_FLOW_BULK, /* `owner` of a flow whose last rail `joins`, once: large messages are worth connecting it */
+    CORE_EVENT_FLOW_BULK, /* `owner` of a flow with rails that join, once: large messages are worth connecting them */
     CORE_EVENT_FLOW_DEAD, /* `owner` of a flow: the peer stopped answering, or core_fail() was called; open no more
                              connections */
 };

@@ -49,9 +49,9 @@ struct flow {
     uint32_t slot;     /* in core->flows */
     uint16_t rail_count;
     uint16_t proven;    /* rails whose address is */
-    uint16_t rail_most; /* with the rail that joins when its first connection is up (channel_events.c) */
+    uint16_t rail_most; /* with those that join (rail_join()) */
     struct rail *main;  /* for acks, control frames and small messages */
-    struct rail *bulk;  /* of connections beside a main rail of datagrams: may take large messages; NULL: none */
+    struct rail *bulk;  /* the first usable one of connections beside a main rail of datagrams; NULL: none */
     bool carries;       /* it does: something else than probes may be sent */
     bool reliable;      /* some rails are, of those in use */
     bool shares_trains; /* granted messages share trains of frames with others (tx_shareable()) */
@@ -96,7 +96,7 @@ struct flow {
     uint64_t asked_ns;      /* since when the peer has chunks to ack */
 
     uint64_t bulk_min_bytes; /* UCCL_TCP_BULK_KB */
-    uint64_t bulk_bytes;     /* of large messages while the rail that joins is not in use; UINT64_MAX: reported */
+    uint64_t bulk_bytes;     /* of large messages while no rail has joined; UINT64_MAX: reported */
 
     struct rail rails[]; /* `rail_most` of them */
 };
@@ -163,8 +163,15 @@ static inline struct rail *flow_rail_of(struct flow *flow, uint16_t path)
 {
     return path < flow->rails->paths.count ? flow->rails : flow_find_rail(flow, path);
 }
+/* Whether it is of connections, beside a main rail of datagrams, and some such rail is usable. */
+static inline bool rail_is_beside(const struct rail *rail)
+{
+    return rail->reliable && rail->flow->bulk;
+}
 /* A rail's state has changed: chooses the main one. */
 void flow_choose_main(struct flow *flow);
+/* Of several rails of connections beside those of datagrams the one for the next chunk; NULL: all of them lose much. */
+struct rail *flow_best_beside(const struct flow *flow);
 /* An ask is due, of a peer that is silent. */
 void flow_ask(struct flow *flow);
 /* A rail with a probe to send, and room for it, or NULL. */

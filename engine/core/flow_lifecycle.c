@@ -40,7 +40,9 @@ struct flow *flow_init(void *memory, struct core *core, const struct flow_setup 
     flow->last_rx_ns = now_ns;
     flow->slot = token_slot(setup->rx_token);
     flow->rail_most = rails;
-    flow->rail_count = (uint16_t)(rails - (rails > 1 && setup->rails[rails - 1].joins));
+    flow->rail_count = rails;
+    while (flow->rail_count > 1 && setup->rails[flow->rail_count - 1].joins)
+        flow->rail_count--;
     for (unsigned i = 0; i < rails; i++)
         rail_init(flow, i, setup, (uint16_t)(i * paths), path_states + i * paths, now_ns);
     flow->reliable = flow->rails->reliable;

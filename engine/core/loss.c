@@ -95,6 +95,7 @@ static void send_again(struct rail *rail, uint64_t now_ns)
         COUNT(rail->flow->core->counters, tlp_fired, 1);
         break;
     }
+    rail_stalls(rail);
     flow_wake(rail->flow);
 }
 

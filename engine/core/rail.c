@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Round-trip bounds of a rail, and its congestion control. Nothing here calls back. */
+/* Round-trip bounds of a rail, its congestion control, and how it compares to others. Nothing here calls back. */
 #include "core/rail.h"
 #include "core/state.h"
 
@@ -29,4 +29,12 @@ void rail_init_cc(struct rail *rail)
         rail->cc.ops = &cc_none;
         cc_none.init(&rail->cc);
     }
+}
+
+uint64_t rail_cost(const struct rail *rail)
+{
+    uint64_t srtt_ns = rail->rtt.srtt_ns ? rail->rtt.srtt_ns : 1, most_ns = UINT64_C(1) << 24;
+    if (srtt_ns > most_ns)
+        srtt_ns = most_ns;
+    return (rail->flying_payload + rail->cc.chunk_bytes) * srtt_ns / (rail->reliable ? 1 : rail->cc.cwnd_bytes);
 }

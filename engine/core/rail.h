@@ -57,6 +57,7 @@ struct rail {
 
     /* rail_state.c */
     uint8_t state;      /* enum rail_state */
+    bool joins;         /* not in use yet: no connection of it has been up */
     bool cut;           /* the device says that it is gone */
     bool asked;         /* probes ask whether it works */
     bool reported_down; /* what the owner knows */
@@ -147,11 +148,16 @@ static inline bool rail_carries(const struct rail *rail)
 
 /* Acks that went over it seem lost: it is asked. */
 void rail_doubt(struct rail *rail);
+/* No ack of what connections carry comes: if another rail gets through meanwhile, this one is asked. */
+void rail_stalls(struct rail *rail);
 /* A timeout has passed without an answer. */
 void rail_suspect(struct rail *rail);
 /* A packet that left over it at `sent_ns` has arrived. */
 void rail_heard(struct rail *rail, uint64_t sent_ns, uint64_t now_ns);
-/* The rail that joins the others is in use once the peer is proven and a connection of it is up. */
+/*
+ * Rails that join the others are in use once the peer is proven and a connection of theirs is up. With the first of
+ * them all are on the flow's list, the others as if their devices were gone.
+ */
 void rail_join(struct flow *flow);
 /* Its address is proven. */
 void rail_proven(struct rail *rail);
@@ -191,6 +197,11 @@ struct chunk *rail_oldest(const struct rail *rail);
 /* The one that was sent next after this flying chunk. */
 struct chunk *rail_next(const struct chunk *chunk);
 
+/*
+ * How long until another chunk would have arrived, in units that only compare. Connections have no window of ours: what
+ * is in flight and how long it takes stand for their rate.
+ */
+uint64_t rail_cost(const struct rail *rail);
 /* The retransmission timeout after `backoff` doublings. */
 uint64_t rail_rto_ns(const struct rail *rail, unsigned backoff);
 /* How long an answer that is still to come takes at most, as far as is known. */

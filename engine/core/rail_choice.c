@@ -10,8 +10,9 @@
  *   datagrams are sent.
  * - Of a message that starts ahead of its clear-to-send the chunks take the main rail, if that has room, so that they
  *   do not overtake its leader.
- * - Where a rail of connections stands beside one of datagrams, that one carries large messages, this one all else
- *   (tx_bulk_rail()). Each stands in for the other where that one does not work.
+ * - Where rails of connections stand beside those of datagrams, they carry large messages, each chunk by the one that
+ * is likely to deliver it first, and the rails of datagrams carry all else (tx_bulk_rail()). Each kind stands in for
+ * the other where no rail of that works.
  * - A lost chunk goes by its own rail again, if that one gets something through; else by another one that has room, if
  *   possible one whose datagrams are large enough.
  *
@@ -29,7 +30,7 @@ static bool is_candidate(const struct rail *rail)
 /* The same for a new chunk: no rail of connections helps one of datagrams out that works. */
 static bool takes_new(const struct rail *rail, bool bulk)
 {
-    return rail != rail->flow->bulk && is_candidate(rail) && rail_has_room(rail, bulk);
+    return !rail_is_beside(rail) && is_candidate(rail) && rail_has_room(rail, bulk);
 }
 
 static bool send_frames(struct rail *rail, bool ctrl, struct tx_desc *desc, uint64_t now_ns)
@@ -47,18 +48,6 @@ bool tx_send_small_by_some(struct flow *flow, bool ctrl, struct tx_desc *desc, u
             return true;
     }
     return false;
-}
-
-/*
- * How long until another chunk would have arrived, in units that only compare. Connections have no window of ours: what
- * is in flight and how long it takes stand for their rate.
- */
-static uint64_t cost(const struct rail *rail)
-{
-    uint64_t srtt_ns = rail->rtt.srtt_ns ? rail->rtt.srtt_ns : 1, most_ns = UINT64_C(1) << 24;
-    if (srtt_ns > most_ns)
-        srtt_ns = most_ns;
-    return (rail->flying_payload + rail->cc.chunk_bytes) * srtt_ns / (rail->reliable ? 1 : rail->cc.cwnd_bytes);
 }
 
 /* The rails (bits) by which the message cannot be written; 0: it can be by none. */
@@ -87,7 +76,7 @@ bool tx_send_large_by_some(struct flow *flow, struct conn *conn, struct tx_desc 
         struct rail *best = NULL;
         EACH_RAIL(flow, rail)
         {
-            bool better = !best || (best != leaders && (rail == leaders || cost(rail) < cost(best)));
+            bool better = !best || (best != leaders && (rail == leaders || rail_cost(rail) < rail_cost(best)));
             if (!(tried >> rail->index & 1) && takes_new(rail, true) && better)
                 best = rail;
         }

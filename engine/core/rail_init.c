@@ -24,6 +24,8 @@ void rail_init(struct flow *flow, unsigned index, const struct flow_setup *setup
     loss_init(rail);
     path_set_init(&rail->paths, paths, rail_path_count(params, setup), (unsigned)params->path_policy, &flow->core->rng);
     rail->reliable = is->reliable;
+    rail->joins = rail->cut = rail->reported_down = is->joins;
+    rail->state = is->joins ? RAIL_DOWN : RAIL_UP;
     rail->payload_crc = params->payload_crc && !rail->reliable;
     rail->paths.closes = !rail->reliable;
     rail->reorder_threshold = flow->core->paths_in_order ? 1 : (uint32_t)params->reorder_threshold;

@@ -124,11 +124,28 @@ static bool has_other(const struct rail *rail)
     return false;
 }
 
+/* Another rail has been heard since. */
+static bool others_are_heard(const struct rail *rail, uint64_t since_ns)
+{
+    const struct flow *flow = rail->flow;
+    for (unsigned i = 0; i < flow->rail_count; i++) {
+        if (&flow->rails[i] != rail && flow->rails[i].heard_ns > since_ns)
+            return true;
+    }
+    return false;
+}
+
 void rail_doubt(struct rail *rail)
 {
     if (rail->asked || !has_other(rail))
         return;
     begin_tries(rail);
+}
+
+void rail_stalls(struct rail *rail)
+{
+    if (others_are_heard(rail, rail->last_ack_ns))
+        rail_doubt(rail);
 }
 
 void rail_suspect(struct rail *rail)
@@ -172,17 +189,6 @@ static void go_down(struct rail *rail)
     turn(rail, RAIL_DOWN);
 }
 
-/* Another rail has been heard since the doubt began. */
-static bool others_are_heard(const struct rail *rail)
-{
-    const struct flow *flow = rail->flow;
-    for (unsigned i = 0; i < flow->rail_count; i++) {
-        if (&flow->rails[i] != rail && flow->rails[i].heard_ns > rail->doubt_ns)
-            return true;
-    }
-    return false;
-}
-
 static uint64_t rail_dead_ns(const struct rail *rail)
 {
     uint64_t least_ns = TIMEOUTS_TO_DOWN * rail_rto_ns(rail, 0);
@@ -198,7 +204,7 @@ static void judge_rail(struct rail *rail, uint64_t now_ns)
     if (rail->state == RAIL_UP && rail->tries >= TRIES_TO_SUSPECT)
         turn(rail, RAIL_SUSPECT);
     if (rail->state == RAIL_SUSPECT && rail->tries >= TRIES_TO_DOWN && now_ns - rail->doubt_ns >= rail_dead_ns(rail) &&
-        others_are_heard(rail))
+        others_are_heard(rail, rail->doubt_ns))
         go_down(rail);
 }
 
@@ -273,14 +279,20 @@ void rail_enter(struct rail *rail)
 
 void rail_join(struct flow *flow)
 {
-    struct rail *rail = &flow->rails[flow->rail_count];
-    if (flow->rail_count == flow->rail_most || !flow_proven(flow) || !channel_up(&rail->paths))
-        return;
-    flow->rails[flow->rail_count - 1].next = rail;
-    flow->rail_count++;
-    flow->reliable = true;
-    rail_enter(rail);
-    flow_choose_main(flow);
+    for (unsigned i = 1; i < flow->rail_most && flow_proven(flow); i++) {
+        struct rail *rail = &flow->rails[i];
+        if (!rail->joins || !channel_up(&rail->paths))
+            continue;
+        while (flow->rail_count < flow->rail_most) {
+            flow->rails[flow->rail_count - 1].next = &flow->rails[flow->rail_count];
+            flow->rail_count++;
+        }
+        rail->joins = rail->cut = rail->reported_down = false;
+        rail->state = RAIL_UP;
+        flow->reliable = true;
+        rail_enter(rail);
+        flow_choose_main(flow);
+    }
 }
 
 void rail_proven(struct rail *rail)
@@ -346,7 +358,7 @@ void flow_choose_main(struct flow *flow)
     flow->bulk = NULL;
     EACH_RAIL(flow, rail)
     {
-        if (rail->reliable && !flow->main->reliable && rail_usable(rail))
+        if (!flow->bulk && rail->reliable && !flow->main->reliable && rail_usable(rail))
             flow->bulk = rail;
     }
 }

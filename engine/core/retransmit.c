@@ -45,7 +45,7 @@ bool tx_send_retransmission(struct flow *flow, struct chunk *chunk, struct tx_de
     struct rail *from = sent_rail(&flow->sent, chunk), *rail = tx_rail_again(flow, chunk);
     if (!rail)
         return false;
-    if (rail->reliable != from->reliable)
+    if (rail->reliable || from->reliable) /* it may have been cut for another rail, which did not take it */
         tx_change_kind(chunk, rail);
     bool probe = from->loss.tail_probe_due, in_pieces = image_needed(rail, chunk);
     if (in_pieces)

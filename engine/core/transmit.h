@@ -164,7 +164,7 @@ static inline struct train tx_scratch_train(struct core *core)
 
 /* Cuts the chunk into datagrams with `stride` bytes of payload. False: too many datagrams. */
 bool tx_lay_out(struct chunk *chunk, uint32_t stride);
-/* A chunk is about to go again over a rail of the other kind. */
+/* A chunk is about to go again over another rail, perhaps of the other kind. */
 void tx_change_kind(struct chunk *chunk, const struct rail *rail);
 void tx_describe_bulk(const struct chunk *chunk, struct tx_desc *desc);
 /*
@@ -190,15 +190,19 @@ bool tx_send_farewell(struct flow *flow, struct tx_desc *desc, uint64_t now_ns);
 /* rail_choice.c */
 
 /*
- * The rail of connections that takes this large message; NULL: rails of datagrams do, or there is one rail alone. What
- * starts ahead of its clear-to-send keeps to the rail of its leader.
+ * The rail of connections that takes the next chunk of this large message; NULL: rails of datagrams do, or there is one
+ * rail alone. What starts ahead of its clear-to-send keeps to the rail of its leader.
  */
 static inline struct rail *tx_bulk_rail(const struct flow *flow, const struct core_msg *msg)
 {
     struct rail *bulk = flow->bulk;
     unsigned shares = msg->stripes > 1 ? 8u * msg->stripes : 1; /* several threads make UDP the faster one for longer */
     bool large = msg->size_bytes >= shares * flow->bulk_min_bytes && !(msg->flags & MSG_AHEAD);
-    return bulk && large && flow->core->now_ns >= bulk->lossy_until_ns ? bulk : NULL;
+    if (!bulk || !large)
+        return NULL;
+    if (flow->rail_count > 2)
+        return flow_best_beside(flow);
+    return flow->core->now_ns >= bulk->lossy_until_ns ? bulk : NULL;
 }
 /* Sends a small message or control frames (`ctrl`), by the main rail unless its window is full. False: not now. */
 bool tx_send_small_by_some(struct flow *flow, bool ctrl, struct tx_desc *desc, uint64_t now_ns);

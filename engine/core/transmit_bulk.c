@@ -211,7 +211,7 @@ bool tx_send_bulk(struct rail *rail, struct conn *conn, struct tx_desc *desc, ui
     uint32_t stride = stride_of(rail, msg);
     uint32_t bytes = bulk_bytes(rail, conn_bulk_left(msg), stride);
     uint32_t count = (bytes + stride - 1) / stride;
-    uint32_t charge = rail == flow->bulk ? 0 : tx_charge(bytes, count); /* the kernel bounds what connections hold */
+    uint32_t charge = rail_is_beside(rail) ? 0 : tx_charge(bytes, count); /* the kernel bounds what connections hold */
     if (!tx_has_record(flow, false) || !tx_window_takes(rail, bytes, charge, 0))
         return false;
 
@@ -219,7 +219,7 @@ bool tx_send_bulk(struct rail *rail, struct conn *conn, struct tx_desc *desc, ui
     struct chunk plan;
     plan_bulk(&plan, msg, bytes, stride);
     plan.charged_bytes = charge;
-    if (rail == flow->bulk)
+    if (rail_is_beside(rail))
         COUNT(flow->core->counters, tcp_bulk_bytes, bytes);
     else
         flow_note_bulk(flow, msg, bytes);

@@ -195,11 +195,11 @@ struct nic_queue_setup {
     nic_payload_fn payload;
     nic_piece_fn piece; /* or NULL */
     nic_local_fn local;
-    nic_target_fn target; /* or NULL */
-    void *owner;          /* for target */
-    bool lent;            /* must be drivable by changing threads */
-    bool beside;          /* stands beside the main queue of its engine thread */
-    unsigned index;       /* engine thread on this NIC */
+    nic_target_fn target;     /* or NULL */
+    void *owner;              /* for target */
+    bool lent;                /* must be drivable by changing threads */
+    struct nic_queue *beside; /* the main queue of its engine thread, beside which it stands; NULL: it is that one */
+    unsigned index;           /* engine thread on this NIC */
 };
 
 /* A device, as uccl_open() opens one. */
@@ -379,7 +379,8 @@ struct nic_channel_ops {
      * Shortens the timeout to the time when it has in any case.
      */
     int (*watch)(struct nic_queue *queue, uint64_t *timeout_ns);
-    /* Whether paths to the destination broke last since nothing got through; else the peer has ended them. */
+    /* Whether nothing gets through to the destination; false: the peer has ended the paths. Asked when they are lost.
+     */
     bool (*swallowed)(const struct nic_queue *queue, uint32_t destination);
 };
 

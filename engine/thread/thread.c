@@ -33,7 +33,7 @@ void thread_free(struct engine_thread *thread)
     pin_release(thread->pin_claim);
 }
 
-static struct nic_queue_setup queue_setup(struct engine_thread *thread, bool beside)
+static struct nic_queue_setup queue_setup(struct engine_thread *thread, struct nic_queue *beside)
 {
     return (struct nic_queue_setup){.params = thread->params,
                                     .counters = thread->counters,
@@ -52,7 +52,7 @@ static struct nic_queue_setup queue_setup(struct engine_thread *thread, bool bes
 int thread_open_beside(struct engine_thread *thread)
 {
     struct nic *nic = thread->queue->nic;
-    struct nic_queue_setup setup = queue_setup(thread, true);
+    struct nic_queue_setup setup = queue_setup(thread, thread->queue);
     return nic->beside->queue_open(nic, &setup, &thread->queue->beside);
 }
 
@@ -85,7 +85,7 @@ static int thread_build(struct engine_thread *thread, const struct thread_setup 
                              clock_now_ns());
     if (setup->link_mbps)
         core_set_link(thread->core, setup->link_mbps);
-    struct nic_queue_setup main_queue = queue_setup(thread, false);
+    struct nic_queue_setup main_queue = queue_setup(thread, NULL);
     error = setup->nic->ops->queue_open(setup->nic, &main_queue, &thread->queue);
     if (error)
         return error;

@@ -3,7 +3,7 @@
 #include "pipes.h"
 #include "rails.h"
 
-#include "core/state.h"
+#include "core/transmit.h"
 
 #include <stdio.h>
 
@@ -63,8 +63,8 @@ static void check_windows(struct world *world, const struct pair *pair, unsigned
     const struct flow *flow = desc->flow;
     const struct rail *rail = &flow->rails[desc->rail];
     uint32_t flying = 0;
-    for (unsigned i = 0; i < flow->rail_count; i++)
-        flying += flow->rails[i].flying_chunks;
+    for (unsigned i = 0; i < flow->rail_count; i++) /* what goes beside datagrams takes nothing of the buffer */
+        flying += flow->rails[i].reliable && !flow->rails->reliable ? 0 : flow->rails[i].flying_chunks;
     if (!desc->sequenced || flying == 1 || pair->probe_was_due[side])
         return;
     if (rail->flying_chunks > 1 && rail->flying_payload > rail->cc.cwnd_bytes + CONTROL_RESERVE_BYTES)
@@ -129,6 +129,15 @@ static void check_placed(struct world *world, const struct pair *pair, unsigned 
         world_fail(world, "a granted chunk goes as datagrams, though a queue pair is up");
 }
 
+/* While connections beside datagrams take a large message, it goes over these. */
+static void check_way(struct world *world, const struct tx_desc *desc)
+{
+    const struct flow *flow = desc->flow;
+    if (desc->kind == TX_BULK && !desc->retransmission && !flow->rails[desc->rail].reliable &&
+        tx_bulk_rail(flow, desc->bulk_msg))
+        world_fail(world, "a large message goes as datagrams over rail %u, though connections take it", desc->rail);
+}
+
 void judge_desc(struct world *world, struct pair *pair, unsigned side, const struct tx_desc *desc)
 {
     unsigned datagrams = (unsigned)__builtin_popcountll(desc->mask);
@@ -142,6 +151,7 @@ void judge_desc(struct world *world, struct pair *pair, unsigned side, const str
     check_size(world, pair, side, desc);
     check_windows(world, pair, side, desc);
     check_pace(world, pair, side, desc);
+    check_way(world, desc);
     world->retransmitted += desc->retransmission ? datagrams : 0;
     rails_judge(world, pair, side, desc);
     if (desc->port < 32 && pair->link[side][desc->rail].net.dead_paths >> desc->port & 1)

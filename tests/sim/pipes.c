@@ -148,6 +148,10 @@ void pipes_carry(struct world *world, struct pair *pair, unsigned side, unsigned
     push(world, at_ns,
          (struct pipe_event){PIPE_RECORD, (uint8_t)!side, (uint8_t)rail, (uint16_t)port, pair, pipe->generation,
                              datagram});
+    if (options->pipe_lossy_ppm && world_chance(world, options->pipe_lossy_ppm)) {
+        struct end *end = &world->ends[pair->end[side]];
+        core_path_lossy(end->core, pair->flow[side], rail, world_clock_ns(world, end));
+    }
     if (world_chance(world, options->pipe_break_ppm))
         break_pipe(world, pair, rail, port);
 }

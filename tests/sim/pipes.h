@@ -10,10 +10,10 @@
 
 #include "world.h"
 
-/* Whether the paths of a rail are pipes: all are, or those of the second rail. */
+/* Whether the paths of a rail are pipes: all are, or those of the later half of the rails. */
 static inline bool pipes_are(const struct options *options, unsigned rail)
 {
-    return options->pipe_bytes && (rail == 1 || !options->pipes_beside);
+    return options->pipe_bytes && (!options->pipes_beside || rail >= options->rails / 2);
 }
 
 /* All pipes of a pair come up, a moment later. */

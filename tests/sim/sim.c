@@ -627,6 +627,46 @@ static void set_pipes_beside(struct options *options, struct rng *rng)
             (struct cut){.rail = 0, .kind = CUT_BLACK, .begin_ns = begin_ns, .end_ns = end_ns};
 }
 
+/*
+ * The same with two NICs: two rails of datagrams and, behind them, two of pipes. A NIC dies with both of its rails, or
+ * only its datagrams or its pipes do. An end learns late that pipes are broken; nothing may wait for that.
+ */
+static void set_pipes_beside_nics(struct options *options, struct rng *rng)
+{
+    enum { NICS = 2, BOTH = 0, DATAGRAMS = 1, PIPES = 2 };
+    set_pipes_beside(options, rng);
+    options->cut_count = 0;
+    options->rails = 2 * NICS;
+    for (unsigned side = 0; side < 2; side++) {
+        options->more_rails[1].net[side] = options->more_rails[2].net[side] = options->more_rails[0].net[side];
+        options->more_rails[0].net[side] = options->net[side];
+    }
+    options->params.nic_dead_ms = 10 + rng_below(rng, 100);
+    options->params.dead_peer_ms = 4000;
+    options->messages = 100;
+    options->send_gap_ns = options->recv_gap_ns = 4 * NS_PER_MS;
+    options->pipe_lossy_ppm = rng_below(rng, 3) ? 0 : rng_below(rng, 20000);
+    bool late = rng_below(rng, 2); /* of a single pipe the others know nothing: all break, in cuts that are noticed */
+    if (late) {
+        options->pipe_break_ppm = 0;
+        options->pipe_late_ns = 1200u * NS_PER_MS;
+        options->message_ns = 900u * NS_PER_MS;
+    }
+    uint64_t at_ns = 0;
+    for (unsigned i = rng_below(rng, 5); i > 0; i--) {
+        unsigned nic = rng_below(rng, NICS), what = rng_below(rng, 3);
+        struct cut cut = {.rail = (uint8_t)nic, .kind = (uint8_t)rng_below(rng, 3), .side = (uint8_t)rng_below(rng, 2)};
+        cut.begin_ns = at_ns + rng_below(rng, 100 * NS_PER_MS);
+        cut.end_ns = at_ns = cut.begin_ns + (late ? 500 * NS_PER_MS : 1) + rng_below(rng, 400 * NS_PER_MS);
+        if (what != PIPES)
+            options->cuts[options->cut_count++] = cut;
+        cut.rail = (uint8_t)(nic + NICS);
+        cut.kind = CUT_BLACK;
+        if (what != DATAGRAMS)
+            options->cuts[options->cut_count++] = cut;
+    }
+}
+
 /* Several rails of such paths, which are cut one at a time. */
 static void set_pipes_rails(struct options *options, struct rng *rng)
 {
@@ -656,6 +696,7 @@ static const struct scenario scenarios[] = {
     SCENARIO("clean", set_clean),
     SCENARIO("pipes", set_pipes),
     SCENARIO("pipes-beside", set_pipes_beside),
+    SCENARIO("pipes-beside-nics", set_pipes_beside_nics),
     SCENARIO("pipes-rails", set_pipes_rails),
     SCENARIO("loss1", set_loss1),
     SCENARIO("loss5", set_loss5),

@@ -91,7 +91,8 @@ struct options {
     uint32_t pipe_break_ppm, pipe_stall_ppm; /* records */
     uint64_t pipe_stall_ns, pipe_heal_ns;    /* longest */
     uint64_t pipe_late_ns;                   /* until a side learns of a break, at most */
-    bool pipes_beside;                       /* those of the second rail are, which joins the first */
+    uint32_t pipe_lossy_ppm;                 /* records after which the NIC says that a rail's pipes lose much */
+    bool pipes_beside;                       /* those of the later half of the rails are, which join the others */
 
     bool wrap;                                     /* every number that the wire truncates soon wraps */
     uint32_t datagram_bytes, datagram_bytes_later; /* later: from change_datagram_ns on */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What an engine says, once and with the right figures, of the ways to a peer: holes of the MTU, NICs that are lost. */
+#include "base/log.h"
 #include "boot/peer.h"
 #include "logged.h"
 #include "thread/state.h"
@@ -115,4 +116,77 @@ Test(peer_told, lost_nics)
     expect_line("peer 192.0.2.1: nothing gets through by network interface the kernel's route; what it carried goes "
                 "over the others");
     cr_assert(queues[1].ends[0].losses == 0 && queues[0].ends[2].losses == 0);
+}
+
+/* ---- connections beside datagrams -------------------------------------------------------------- */
+
+static bool swallows;
+static bool is_swallowed(const struct nic_queue *queue, uint32_t destination)
+{
+    cr_assert(destination & NIC_BESIDE);
+    (void)queue;
+    return swallows;
+}
+
+static const struct nic_channel_ops channel_ops = {.swallowed = is_swallowed};
+static struct nic_queue beside_queue = {.channel = &channel_ops};
+
+/* The rails behind `count` of datagrams join these. */
+static void put_beside(unsigned count, unsigned all)
+{
+    queues[0].beside = &beside_queue;
+    struct flow_setup *setup = &peer.flows[0].setup;
+    setup->rail_count = all;
+    for (unsigned rail = count; rail < all; rail++) {
+        setup->rails[rail].joins = true;
+        setup->rails[rail].destination = NIC_BESIDE | rail;
+    }
+}
+
+Test(peer_told, datagrams_and_connections_are_told_apart)
+{
+    put_beside(2, 4); /* rails 1 and 3 have NICs 1 and 2 */
+    swallows = true;
+    peer_flow_lost_rail(&peer.flows[0], 3, true);
+    expect_line("peer 192.0.2.1: no TCP gets through by network interface nic11; what it carried goes over the "
+                "others");
+    peer_flow_lost_rail(&peer.flows[0], 1, true);
+    expect_line("peer 192.0.2.1: no datagram gets through by network interface nic10; what it carried goes over "
+                "the others");
+    peer_flow_lost_rail(&peer.flows[0], 3, false);
+    expect_line("peer 192.0.2.1: TCP gets through by network interface nic11 again");
+    peer_flow_lost_rail(&peer.flows[0], 1, false);
+    expect_line("peer 192.0.2.1: datagrams get through by network interface nic10 again");
+    cr_assert(queues[0].ends[0].losses == 1 && queues[0].ends[1].losses == 1 && queues[0].ends[1].returns == 1);
+    swallows = false; /* the peer has ended them */
+    peer_flow_lost_rail(&peer.flows[0], 3, true);
+    expect_line(NULL);
+    cr_assert_eq(queues[0].ends[1].losses, 1);
+}
+
+/* Both kinds of one NIC are told each. */
+Test(peer_told, both_kinds_of_a_nic)
+{
+    put_beside(2, 4);
+    peer.flows[0].nics[2] = 1; /* as rail 1 */
+    swallows = true;
+    for (unsigned rail = 1; rail < 3; rail++) {
+        logged.lines = 0;
+        peer_flow_lost_rail(&peer.flows[0], rail, true);
+        cr_assert_eq(logged.lines, 1);
+    }
+}
+
+Test(peer_told, one_of_each)
+{
+    put_beside(1, 2);
+    log_set_level(UCCL_LOG_INFO);
+    peer_flow_lost_rail(&peer.flows[0], 1, true); /* whoever has ended them */
+    expect_line("peer 192.0.2.1: its TCP connections are broken; UDP carries all");
+    peer_flow_lost_rail(&peer.flows[0], 1, false);
+    expect_line("peer 192.0.2.1: TCP carries large messages again");
+    peer_flow_lost_rail(&peer.flows[0], 0, true);
+    expect_line("peer 192.0.2.1: datagrams do not get through any more; TCP carries all");
+    peer_flow_lost_rail(&peer.flows[0], 0, false);
+    expect_line("peer 192.0.2.1: datagrams get through again");
 }

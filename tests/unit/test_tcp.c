@@ -492,7 +492,7 @@ Test(tcp, destinations_tell_what_stands_beside, .timeout = 60)
     struct nic_host host = {.address.v4 = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)}};
     struct nic_queue_address address;
     uint32_t destination, bytes;
-    pair->sides[1].queue->setup.beside = true;
+    pair->sides[1].queue->setup.beside = &pair->sides[1].queue->base;
     tcp_queue_ops.address(&pair->sides[0].queue->base, &address);
     cr_assert_eq(tcp_datagram_ops.peer_add(beside, &host, &address, &destination, &bytes), 0);
     cr_assert_eq((void *)nic_queue_to(&main, destination), (void *)beside);

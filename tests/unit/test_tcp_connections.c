@@ -269,6 +269,11 @@ Test(tcp_connections, what_is_swallowed_takes_the_others_along, .timeout = 60)
         tcp_break_of(side->queue, &peer->conns[1], rows[i].error);
         for (unsigned path = 0; path < PATHS; path++)
             cr_assert_eq(peer->conns[path].state == TCP_UP, path != 1 && !rows[i].all, "row %u, path %u", i, path);
+        cr_assert(tcp_channel_ops.swallowed(&side->queue->base, side->destination));
+        for (unsigned path = 0; path < PATHS && rows[i].error == ECONNRESET; path++) {
+            if (peer->conns[path].state == TCP_UP)
+                tcp_break_of(side->queue, &peer->conns[path], ECONNRESET);
+        }
         cr_assert_eq(tcp_channel_ops.swallowed(&side->queue->base, side->destination), rows[i].error != ECONNRESET);
         take_events(side);
         PUMP_UNTIL(pair, all_room(side) && all_room(&pair->sides[1]));
@@ -321,7 +326,7 @@ Test(tcp_connections, a_queue_beside_dials_in_time, .timeout = 60)
     struct pair *pair = open_pair(0, "127.0.0.1");
     struct side *side = &pair->sides[0];
     struct tcp_conn *conn = tcp_conn_of(side->queue, side->destination, 0);
-    side->queue->setup.beside = true;
+    side->queue->setup.beside = &side->queue->base;
     in_port_t port = conn->peer->address.v4.sin_port;
     conn->peer->address.v4.sin_port = htons(1); /* nobody listens there */
     for (uint16_t path = 0; path < PATHS; path++)
@@ -348,7 +353,7 @@ Test(tcp_connections, a_queue_beside_sleeps_again_soon, .timeout = 60)
     inet_pton(AF_INET, "127.0.0.1", &address.sin_addr);
     for (unsigned i = 0; i < 2; i++)
         tcp_datagram_ops.peer_remove(&pair->sides[i].queue->base, pair->sides[i].destination);
-    side->queue->setup.beside = true;
+    side->queue->setup.beside = &side->queue->base;
     side->queue->since_look = 0;
     int fd = socket(AF_INET, SOCK_STREAM, 0);
     cr_assert_eq(connect(fd, (struct sockaddr *)&address, sizeof address), 0);

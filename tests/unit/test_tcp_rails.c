@@ -177,6 +177,8 @@ static _Atomic uint32_t told_down;
 static int news[2]; /* what is sent to the first is news */
 static uint32_t of_rail[2][RAILS];
 static unsigned broken[2][RAILS];
+static bool beside; /* side 0's queue stands beside this one: nobody asks it for events of links */
+static struct nic_queue main_queue;
 
 /* One round of both sides. */
 static void play(void)
@@ -187,7 +189,7 @@ static void play(void)
     for (unsigned side = 0; side < 2; side++) {
         struct nic_queue *queue = &linked->sides[side].queue->base;
         cr_assert_eq(tcp_datagram_ops.poll(queue, rx, 8), 0);
-        cr_assert_not(tcp_links_event(queue, &end));
+        cr_assert(beside || !tcp_links_event(queue, &end));
         while (tcp_channel_ops.event(queue, &event))
             broken[side][event.destination == of_rail[side][1]] += event.broken;
     }
@@ -221,6 +223,7 @@ static void open_links(void)
         of_rail[1][i] = add_rail(&linked->sides[1], &linked->sides[0], i, i);
     }
     struct tcp_queue *queue = linked->sides[0].queue;
+    queue->setup.beside = beside ? &main_queue : NULL;
     cr_assert_eq(socketpair(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK, 0, news), 0);
     link_watch_open(&queue->links, devs, ends, RAILS, &told_down, queue->listen_fd);
     link_watch_close(&queue->links);
@@ -249,7 +252,7 @@ static void change(unsigned rail, short now)
 
 TestSuite(tcp_links, .init = open_links, .fini = close_links, .timeout = 60);
 
-Test(tcp_links, connections_break_with_their_link_and_come_back_with_it)
+static void break_and_come_back(void)
 {
     enum { SOME_NS = 50000000 }; /* after some failures that would be enough to dial again */
     const struct tcp_queue *queue = linked->sides[0].queue;
@@ -272,6 +275,34 @@ Test(tcp_links, connections_break_with_their_link_and_come_back_with_it)
         cr_assert_eq(told_down, 0);
         broken[0][rail] = 0;
     }
+}
+
+Test(tcp_links, connections_break_with_their_link_and_come_back_with_it)
+{
+    break_and_come_back();
+}
+
+static void open_links_beside(void)
+{
+    beside = true;
+    open_links();
+}
+
+Test(tcp_links, those_beside_datagrams_do_so_too, .init = open_links_beside)
+{
+    break_and_come_back();
+}
+
+Test(tcp_links, the_main_queue_counts_what_those_beside_it_carry, .init = open_links_beside)
+{
+    static uint8_t buffer[2000];
+    struct side *side = &linked->sides[0];
+    uint32_t before = side->destination;
+    side->destination = of_rail[0][1];
+    cr_assert(send_small(side, 0, 1000, 0, buffer));
+    tcp_datagram_ops.flush(&side->queue->base);
+    side->destination = before;
+    cr_assert(main_queue.ends[1].tx_bytes > 1000 && main_queue.ends[0].tx_bytes == 0);
 }
 
 /* The news end a sleep. */

@@ -324,6 +324,8 @@ unsigned tcp_poll(struct nic_queue *base, struct nic_rx *out, unsigned max)
         max = TCP_SLOTS;
     if (is_to_look(queue)) {
         tcp_look(queue);
+        if (queue->setup.beside && queue->links.count) /* nobody else asks */
+            tcp_links_event(&queue->base, NULL);
     } else if (has_sole(queue)) {
         queue->sole->readable = true;
         queue_append(&queue->ready, &queue->sole->ready);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Several NICs in one TCP engine that go down and come back. TCP itself would go on for seconds, so the connections of
- * a NIC that is down break at once: the core sends what was under way over another rail. They are dialled again as soon
- * as it is up. The peer may learn of the break only then: its packets meet no connection, or a newer one.
+ * Several NICs that go down and come back, as a TCP queue sees them. TCP itself would go on for seconds, so the
+ * connections of a NIC that is down break at once: the core sends what was under way over another rail. They are
+ * dialled again as soon as it is up. The peer may learn of the break only then: its packets meet no connection, or a
+ * newer one.
  *
  * Thread: the queue's owner.
  */
@@ -13,8 +14,6 @@
 void tcp_links_open(struct tcp_queue *queue)
 {
     struct udp_nic *nic = udp_nic_of(queue->base.nic); /* TCP's device is UDP's */
-    if (queue->setup.beside)                           /* events are the main queue's */
-        return;
     link_watch_open(&queue->links, nic->devs, nic->ends, nic->end_count, &nic->told_down, queue->listen_fd);
     if (queue->links.news_fd >= 0 && !tcp_watch_links(queue))
         link_watch_close(&queue->links);

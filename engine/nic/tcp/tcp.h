@@ -180,10 +180,11 @@ static inline struct tcp_conn *tcp_conn_of(const struct tcp_queue *queue, uint32
     return path < peer->path_count ? &peer->conns[path] : NULL;
 }
 
-/* What goes over the NIC of a peer's rail is counted here; NULL: the routes choose. */
+/* What goes over the NIC of a peer's rail is counted here, at the main queue; NULL: the routes choose. */
 static inline struct nic_end_counters *tcp_end_of(struct tcp_queue *queue, const struct tcp_peer *peer)
 {
-    return peer->nic ? &queue->base.ends[peer->nic - 1] : NULL;
+    struct nic_queue *main = queue->setup.beside ? queue->setup.beside : &queue->base;
+    return peer->nic ? &main->ends[peer->nic - 1] : NULL;
 }
 
 /* Whether the peer's NIC is down, and the kernel will tell when it is up. Till then no connection can be made. */
