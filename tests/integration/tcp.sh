@@ -4,7 +4,7 @@
 # drops UDP. What other scripts do over UDP also runs over TCP with `tests/run.sh tcp`.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/lib.sh"
-plan 21
+plan 22
 
 export UCCL_BACKEND=tcp UCCL_LINGER_MS=1000
 
@@ -239,6 +239,28 @@ goes_on() {
     return "$result"
 }
 
+# Datagrams stop in the midst of a verified run; then the connections, which carry all, are reset again and again. New
+# ones take over, and every byte is right.
+resets_without_udp() {
+    local result=0 ports port i kills=0
+    beside $((SHORT ? 1500 : 3000)) || return 1
+    ports=$(ports "$SERVER_PID")
+    drop meta l4proto udp || return 1
+    until_true 20 said client 'datagrams do not get through|has no answer|TCP carries all' ||
+        { echo "nothing said" && result=1; }
+    for ((i = 0; i < 10; i++)); do
+        for port in $ports; do
+            ip netns exec "$NS_B" ss -HK state established "dport = :$port" 2>/dev/null | grep -q . && kills=$((kills + 1))
+        done
+        sleep 0.2
+    done
+    echo "$kills times connections were reset"
+    [ "$kills" -ge 5 ] || { echo "too few" && result=1; }
+    ends 0 0 || result=1
+    pass
+    return "$result"
+}
+
 # Lossy networks get large messages over UDP
 lossy_tcp() {
     both nft add table inet drops && both nft 'add chain inet drops in { type filter hook input priority 0; }' &&
@@ -279,6 +301,11 @@ if ip netns add "uccl-probe-$$" 2>/dev/null; then
     both nft flush chain inet uccl in
     check "auto: datagrams stop, TCP carries all" goes_on udp 'datagrams do not get through|has no answer|TCP carries all'
     check "auto: TCP stops, datagrams carry all" goes_on tcp 'its TCP connections are broken'
+    if can_reset; then
+        check "auto: datagrams stop, then connections are reset, and new ones carry all" resets_without_udp
+    else
+        skip "auto: datagrams stop, then connections are reset" "ss -K is not allowed or not in the kernel"
+    fi
     check "auto: TCP loses segments" lossy_tcp
     both nft add rule inet uccl in meta l4proto udp drop
     check "tcp and auto meet at once" at_once tcp auto
@@ -286,6 +313,6 @@ if ip netns add "uccl-probe-$$" 2>/dev/null; then
     both sysctl -qw net.ipv4.tcp_rmem="4096 131072 6291456" net.ipv4.tcp_wmem="4096 16384 4194304"
     check "a half-open peer" half_open
 else
-    skip "namespaces" "not allowed to make network namespaces" 14
+    skip "namespaces" "not allowed to make network namespaces" 15
 fi
 finish
