@@ -211,6 +211,7 @@ Test(tcp_connections, beside_datagrams_pauses_grow_to_a_minute, .timeout = 60)
         conns[0].failures = failures;
         tcp_break(from->queue, &conns[0], "the test");
         pause_ns = conns[0].act_ns - at_ns;
+        cr_assert_eq(conns->peer->despaired, failures + 1 >= 8, "%u before", failures);
         cr_assert_geq(pause_ns + UINT64_C(10000000), before_ns, "%u", failures);
         cr_assert_lt(pause_ns, UINT64_C(61000000000), "%u", failures);
         cr_assert(failures > 7 || pause_ns < UINT64_C(2000000000));

@@ -18,6 +18,7 @@ enum {
     RETRY_MIN_NS = 10 * 1000 * 1000,
     RETRY_DOUBLINGS = 7,         /* at most */
     RETRY_DOUBLINGS_BESIDE = 13, /* where datagrams carry all meanwhile, */
+    DESPAIR_FAILURES = 8,        /* in a row */
 };
 static const uint64_t RETRY_MAX_NS = UINT64_C(60000) * 1000000; /* and no longer than that */
 static const uint64_t STOOD_NS = UINT64_C(1000) * 1000000;
@@ -113,7 +114,7 @@ static void dial_later(struct tcp_queue *queue, struct tcp_conn *conn)
 static void despair(struct tcp_conn *conn, const char *why)
 {
     char text[NETDEV_ADDRESS_TEXT];
-    if (!conn->peer->beside || conn->peer->despaired || conn->failures <= RETRY_DOUBLINGS)
+    if (!conn->peer->beside || conn->peer->despaired || conn->failures + 1 < DESPAIR_FAILURES)
         return;
     conn->peer->despaired = true;
     LOG_INFORM("no TCP connection to %s comes up (%s): large messages go as datagrams; does a firewall drop TCP? The "
