@@ -306,7 +306,7 @@ Test(api_connect, refused_and_silent, .timeout = TIMEOUT_S)
 /* Somebody accepts long after the time of a handshake: the time for that had not begun. */
 BOTH(api_connect, accepted_late)
 {
-    uccl_engine *client = open_engine(lend, "CONNECT_MS", "600", "ACCEPT_WAIT_MS", "60000", NULL);
+    uccl_engine *client = open_engine(lend, "CONNECT_MS", "1500", "ACCEPT_WAIT_MS", "60000", NULL);
     uccl_engine *server = open_engine(lend, NULL);
     struct uccl_handle handle;
     uccl_listener *listener;
@@ -314,7 +314,7 @@ BOTH(api_connect, accepted_late)
     IS(uccl_listen(server, 0, 0, &handle, &listener), 0);
     for (int i = 0; i < 3; i++) {
         IS(uccl_connect(client, &handle, 0, &conn[0]), UCCL_EAGAIN);
-        sleep_us(250000);
+        sleep_us(600000);
     }
     connect_now(client, &handle, listener, conn);
     exchange(conn[0], conn[1], 1000, 1);
