@@ -1,12 +1,12 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Two NICs of each end in one subnet, over UDP and TCP: what each carries, as the engine counts it, with what
+# Two NICs of each end in one subnet, over UDP, TCP and both: what each carries, as the engine counts it, with what
 # docs/nics.md tells to set, with source routing, and with what the kernel has by default; then cuts.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/lib.sh"
 # shellcheck source=tests/rails/lib.sh
 . "$(dirname "$0")/../rails/lib.sh"
-plan 18
+plan 27
 
 IN_SERVER=(ip netns exec "${NS[0]}")
 IN_CLIENT=(ip netns exec "${NS[1]}")
@@ -36,7 +36,7 @@ carried() { halves client sent && halves server received; }
 
 networks() { "$NETWORK" "$R" "$R" && { [ "$1" = none ] || "$1"; }; }
 
-for backend in udp tcp; do
+for backend in udp tcp auto; do
     export UCCL_BACKEND=$backend
     SYSCTLS="$TOLD net.ipv4.conf.all.rp_filter=2"
     networks none
