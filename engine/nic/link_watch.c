@@ -72,7 +72,8 @@ static uint32_t usable_interface(int socket, const char *name)
     if (ioctl(socket, SIOCGIFFLAGS, &request) != 0 || !(request.ifr_flags & IFF_UP) ||
         !(request.ifr_flags & IFF_RUNNING))
         return 0;
-    return if_nametoindex(name);
+    /* if_nametoindex() needs a descriptor, of which there may be none */
+    return ioctl(socket, SIOCGIFINDEX, &request) == 0 ? (uint32_t)request.ifr_ifindex : 0;
 }
 
 static void tell(const struct link_watch *watch, uint32_t end, bool up)

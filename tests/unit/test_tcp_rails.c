@@ -9,6 +9,7 @@
 #include <net/if.h>
 #include <stdarg.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 
 enum { RAILS = 2 };
 
@@ -158,17 +159,13 @@ int __wrap_ioctl(int fd, unsigned long what, ...)
     va_start(arguments, what);
     struct ifreq *request = va_arg(arguments, struct ifreq *);
     va_end(arguments);
-    if (what != SIOCGIFFLAGS || strncmp(request->ifr_name, "rail", 4) != 0)
+    if (strncmp(request->ifr_name, "rail", 4) != 0)
         return __real_ioctl(fd, what, request);
-    request->ifr_flags = flags[request->ifr_name[4] - '0'];
+    if (what == SIOCGIFINDEX)
+        request->ifr_ifindex = (int)number[request->ifr_name[4] - '0'];
+    else
+        request->ifr_flags = flags[request->ifr_name[4] - '0'];
     return 0;
-}
-
-unsigned __real_if_nametoindex(const char *name);
-unsigned __wrap_if_nametoindex(const char *name);
-unsigned __wrap_if_nametoindex(const char *name)
-{
-    return strncmp(name, "rail", 4) == 0 ? number[name[4] - '0'] : __real_if_nametoindex(name);
 }
 
 static struct pair *linked;
@@ -366,4 +363,24 @@ Test(tcp_links, without_news_broken_connections_let_look)
     cr_assert_eq(broken[0][1], PATHS);
     flags[1] = IFF_UP | IFF_RUNNING;
     PLAY_UNTIL(told_down == 0 && rail_is(0, 1, TCP_UP) && rail_is(1, 1, TCP_UP));
+}
+
+/* A process without descriptors looks at its links, too: a dialling that fails for want of one lets it. */
+Test(link_watch, a_shortage_of_descriptors_takes_no_link, .timeout = 60)
+{
+    struct netdev lo = {.name = "lo", .index = if_nametoindex("lo")};
+    struct rlimit limit, none;
+    struct link_watch watch;
+    struct link_changes changes;
+    unsigned end = 0;
+    int any = socket(AF_INET, SOCK_DGRAM, 0);
+    link_watch_open(&watch, &lo, &end, 1, &told_down, any);
+    cr_assert_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    none = (struct rlimit){.rlim_cur = 0, .rlim_max = limit.rlim_max};
+    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &none), 0);
+    cr_assert(link_watch_look(&watch, &changes));
+    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    cr_assert(changes.state == 0 && changes.number == 0 && told_down == 0);
+    link_watch_close(&watch);
+    close(any);
 }

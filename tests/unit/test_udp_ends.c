@@ -31,15 +31,13 @@ int __wrap_ioctl(int fd, unsigned long what, ...)
     va_start(arguments, what);
     struct ifreq *request = va_arg(arguments, struct ifreq *);
     va_end(arguments);
-    cr_assert_eq(what, SIOCGIFFLAGS);
-    request->ifr_flags = flags[end_of(request->ifr_name)];
+    unsigned end = end_of(request->ifr_name);
+    cr_assert(what == SIOCGIFFLAGS || what == SIOCGIFINDEX);
+    if (what == SIOCGIFINDEX)
+        request->ifr_ifindex = (int)number[end];
+    else
+        request->ifr_flags = flags[end];
     return 0;
-}
-
-unsigned __wrap_if_nametoindex(const char *name);
-unsigned __wrap_if_nametoindex(const char *name)
-{
-    return number[end_of(name)];
 }
 
 ssize_t __real_recv(int fd, void *buffer, size_t size, int how);
