@@ -30,9 +30,6 @@ static bool shares(const struct flow *flow, const struct conn *conn)
 
 static bool send_data(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
 {
-    struct sendable room = {false, false};
-    if (flow->reliable)
-        room = (struct sendable){flow_has_room(flow, false), flow_has_room(flow, true)};
     const struct conn *blocked = NULL; /* the first of those that wait for room */
     bool put_off = false;              /* one that does not waits for its turn */
     struct conn *conn;
@@ -44,8 +41,8 @@ static bool send_data(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
         }
         if (flow->reliable) {
             const struct rail *bulk = has.bulk ? tx_bulk_rail(flow, conn_bulk_ready(conn)) : NULL;
-            has.eager &= room.eager;
-            has.bulk &= bulk ? rail_has_room(bulk, true) : room.bulk;
+            has.eager = has.eager && flow_has_room(flow, false);
+            has.bulk = has.bulk && (bulk ? rail_has_room(bulk, true) : flow_has_room(flow, true));
             if (!has.eager && !has.bulk) {
                 if (conn == blocked ? !put_off : !conn->active.next)
                     return false;
