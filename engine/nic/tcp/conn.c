@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The end of a connection: what is forgotten with it, and when it is made again.
+ * What epoll has of a connection, and the connection's end: what is forgotten with it, and when it is made again.
  *
  * Thread: the queue's owner.
  */
@@ -77,6 +77,28 @@ void tcp_close_watched(struct tcp_queue *queue, int fd)
     close(fd);
 }
 
+bool tcp_watch_conn(struct tcp_queue *queue, int how, struct tcp_conn *conn)
+{
+    struct epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, .data.u64 = (uintptr_t)conn};
+    return epoll_ctl(queue->epoll_fd, how, conn->fd, &event) == 0;
+}
+
+void tcp_unwatch(struct tcp_queue *queue, struct tcp_conn *conn)
+{
+    conn->unwatched = epoll_ctl(queue->epoll_fd, EPOLL_CTL_DEL, conn->fd, NULL) == 0;
+    COUNT(queue->setup.counters, wait_syscalls, 1);
+}
+
+/* What has happened meanwhile comes as an edge: bytes that wait, their end, room. */
+bool tcp_watch_again(struct tcp_queue *queue, struct tcp_conn *conn)
+{
+    if (!conn->unwatched)
+        return true;
+    conn->unwatched = !tcp_watch_conn(queue, EPOLL_CTL_ADD, conn);
+    COUNT(queue->setup.counters, wait_syscalls, 1);
+    return !conn->unwatched;
+}
+
 static void put_down(struct tcp_queue *queue, struct tcp_conn *conn)
 {
     if (conn->fd >= 0)
@@ -85,6 +107,7 @@ static void put_down(struct tcp_queue *queue, struct tcp_conn *conn)
     queue->live -= conn->state != TCP_DOWN;
     conn->state = TCP_DOWN;
     conn->readable = conn->hung_up = conn->full = conn->refused = conn->room_due = conn->lossy_due = false;
+    conn->unwatched = false;
     conn->loss = (struct tcp_loss){0};
     conn->batch_bytes = TCP_BATCH_MAX;
     conn->act_ns = UINT64_MAX;

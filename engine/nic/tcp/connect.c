@@ -181,8 +181,7 @@ void tcp_dial(struct tcp_queue *queue, struct tcp_conn *conn, uint64_t now_ns)
     set_options(conn, conn->fd);
     bool bound = leave_by_nic(queue, conn->peer, conn->fd);
     bool connected = bound && connect(conn->fd, &address->any, length_of(address)) == 0;
-    if (!bound || (!connected && errno != EINPROGRESS) ||
-        !watch(queue, EPOLL_CTL_ADD, conn->fd, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, (uintptr_t)conn))
+    if (!bound || (!connected && errno != EINPROGRESS) || !tcp_watch_conn(queue, EPOLL_CTL_ADD, conn))
         tcp_break(queue, conn, strerror(errno));
     else if (connected)
         greet(queue, conn);
@@ -327,7 +326,7 @@ static void hear_stranger(struct tcp_queue *queue, struct tcp_stranger *stranger
     set_options(conn, conn->fd);
     if (conn->peer->nic)
         keep_to_nic(queue, conn->peer, conn->fd);
-    if (watch(queue, EPOLL_CTL_MOD, conn->fd, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, (uintptr_t)conn))
+    if (tcp_watch_conn(queue, EPOLL_CTL_MOD, conn))
         come_up(queue, conn);
     else
         tcp_break(queue, conn, strerror(errno));

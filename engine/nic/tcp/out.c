@@ -29,6 +29,15 @@ static void write_later(struct tcp_queue *queue, struct tcp_conn *conn)
     tcp_act_at(queue, conn->act_ns);
 }
 
+/* The kernel takes no more: epoll tells when it does. */
+static void fill_up(struct tcp_queue *queue, struct tcp_conn *conn)
+{
+    conn->full = true;
+    queue->awake_reads = 0;
+    if (!tcp_watch_again(queue, conn))
+        write_later(queue, conn);
+}
+
 /* sendmsg() that counts. Returns the bytes taken, 0 where there is no room, -1: the connection is broken now. */
 static ssize_t write_some(struct tcp_queue *queue, struct tcp_conn *conn, struct iovec *iovecs, size_t count)
 {
@@ -47,13 +56,14 @@ static ssize_t write_some(struct tcp_queue *queue, struct tcp_conn *conn, struct
         tcp_look_for_loss(queue, conn, (size_t)taken);
         return taken;
     }
-    if (errno == EAGAIN || errno == ENOBUFS || errno == ENOMEM) {
-        conn->full = true;
-        if (errno != EAGAIN)
+    int error = errno;
+    if (error == EAGAIN || error == ENOBUFS || error == ENOMEM) {
+        fill_up(queue, conn);
+        if (error != EAGAIN)
             write_later(queue, conn);
         return 0;
     }
-    tcp_break_of(queue, conn, errno);
+    tcp_break_of(queue, conn, error);
     return -1;
 }
 
@@ -73,7 +83,7 @@ static void keep_tail(struct tcp_queue *queue, struct tcp_conn *conn, const stru
                       size_t taken, size_t total)
 {
     uint8_t *to = malloc(total - taken);
-    conn->full = true;
+    fill_up(queue, conn);
     if (!to) {
         tcp_break(queue, conn, "no memory for the rest of a record");
         return;

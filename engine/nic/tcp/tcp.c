@@ -207,7 +207,10 @@ static uint64_t tcp_rx_bytes(const struct nic_queue *queue)
 static int tcp_watch(struct nic_queue *base, uint64_t *timeout_ns)
 {
     struct tcp_queue *queue = tcp_queue_of(base);
-    if (queue->live) /* after the sleep it is looked at */
+    queue->awake_reads = 0;
+    if (queue->sole && !tcp_watch_again(queue, queue->sole))
+        tcp_break_of(queue, queue->sole, errno); /* nothing would end the sleep */
+    if (queue->live)                             /* after the sleep it is looked at */
         queue->since_look = LOOK_AFTER_SLEEP;
     else
         queue->since_look += LOOK_UNUSED / LOOK_UNUSED_SLEEPS;

@@ -9,7 +9,8 @@
  * another path (core_path_broken()).
  *
  * Readiness comes from one edge-triggered epoll per queue: a connection is `readable` until a read finds it empty, and
- * `full` from a short write until the kernel says that there is room. Reading needs no room for writing and no memory
+ * `full` from a short write until the kernel says that there is room. One that alone brings messages is taken from
+ * epoll meanwhile (in.c). Reading needs no room for writing and no memory
  * that may be missing for long, so two sides that both write always drain each other. Payload is referred to only
  * within send() and flush(): what the socket did not take of a record is copied (`tail`).
  *
@@ -73,6 +74,7 @@ struct tcp_conn {
     bool readable;                        /* the kernel may have bytes */
     bool hung_up;                         /* or the end of the stream, which comes with no further edge */
     bool full;                            /* the kernel takes no more */
+    bool unwatched;                       /* epoll does not have it: each poll reads it (in.c) */
     bool broken_due, lossy_due, room_due; /* what event() is to report, in this order */
     bool refused;                         /* the core was told that there is no room, so room_due will be */
     uint32_t generation;                  /* of the greeting */
@@ -142,6 +144,7 @@ struct tcp_queue {
     unsigned calm_looks;   /* in a row that found nothing */
     struct tcp_conn *sole; /* the last one that has brought something; NULL: it is gone */
     unsigned sole_reads;   /* in which it did, since another one has */
+    unsigned awake_reads;  /* the same, since the last sleep */
     unsigned live;         /* connections that are up or being dialled */
     struct tcp_peer *peers;
     struct tcp_peer **by_destination;
@@ -228,6 +231,11 @@ void tcp_break(struct tcp_queue *queue, struct tcp_conn *conn, const char *why);
 void tcp_break_of(struct tcp_queue *queue, struct tcp_conn *conn, int error);
 /* Closes it for good, with the peer's last bytes read, so that ours arrive. */
 void tcp_hang_up(struct tcp_queue *queue, struct tcp_conn *conn);
+/* Lets epoll watch a connection: `how` of epoll_ctl(). False: errno. */
+bool tcp_watch_conn(struct tcp_queue *queue, int how, struct tcp_conn *conn);
+/* Takes a connection that is up from epoll, and gives it back. False: that is not possible now (errno). */
+void tcp_unwatch(struct tcp_queue *queue, struct tcp_conn *conn);
+bool tcp_watch_again(struct tcp_queue *queue, struct tcp_conn *conn);
 /* Closes a descriptor that epoll watches. */
 void tcp_close_watched(struct tcp_queue *queue, int fd);
 
