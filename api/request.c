@@ -178,7 +178,8 @@ static int wait_and_collect(struct uccl_request *request, int timeout_ms, size_t
     CANCEL_LATER; /* while this thread may drive a lent engine */
     atomic_fetch_add(&thread->callers, 1);
     for (;;) {
-        if (thread_wait(thread, &request->state, REQUEST_PENDING, cancel_look_ns(now_ns, deadline_ns))) {
+        uint64_t look_ns = cancel_look_ns(now_ns, deadline_ns);
+        if (thread_wait_from(thread, &request->state, REQUEST_PENDING, now_ns, look_ns)) {
             status = request_collect(request, bytes);
             break;
         }

@@ -32,18 +32,19 @@ static inline bool may_lend(struct engine_thread *thread)
 /* ---- sleeping -------------------------------------------------------------------------------- */
 
 /*
- * Pauses between polls that found no work; `now_ns`: the time. Where cores are few, the awaited peer may need this very
- * core, so the owner yields it. That takes as long as a poll does. While nobody else wants the core, it yields seldom.
+ * Pauses between polls that found no work. Where cores are few, the awaited peer may need this very core, so the owner
+ * yields it. That takes as long as a poll does. While nobody else wants the core, it yields seldom.
  */
-static inline void relax(struct engine_thread *thread, uint64_t now_ns)
+static inline void relax(struct engine_thread *thread)
 {
     if (thread->lend) {
         if (thread->polls_alone > 0) {
             thread->polls_alone--;
             return;
         }
+        uint64_t before_ns = clock_now_ns();
         sched_yield();
-        if (clock_now_ns() - now_ns < YIELD_ALONE_NS)
+        if (clock_now_ns() - before_ns < YIELD_ALONE_NS)
             thread->polls_alone = YIELD_EVERY - 1;
         return;
     }
@@ -154,11 +155,11 @@ void lend_serve(struct engine_thread *thread)
             idle_since_ns = 0;
             continue;
         }
-        uint64_t now_ns = clock_now_ns();
+        uint64_t now_ns = thread_now_ns(thread);
         if (idle_since_ns == 0)
             idle_since_ns = now_ns;
         if (now_ns - idle_since_ns < spin_ns) {
-            relax(thread, now_ns);
+            relax(thread);
             continue;
         }
         if (!sleep_in_nic(thread, THREAD_RUNS, THREAD_SLEEPS, NULL, 0, UINT64_MAX))
@@ -234,17 +235,17 @@ static void drive(struct engine_thread *thread, const _Atomic uint32_t *word, ui
     while (atomic_load_explicit(word, memory_order_acquire) == value && may_lend(thread)) {
         if (loop_round(thread)) {
             idle_since_ns = 0;
-            if (deadline_ns != UINT64_MAX && clock_now_ns() >= deadline_ns)
+            if (deadline_ns != UINT64_MAX && thread_now_ns(thread) >= deadline_ns)
                 return; /* others may keep the engine busy without end */
             continue;
         }
-        uint64_t now_ns = clock_now_ns();
+        uint64_t now_ns = thread_now_ns(thread);
         if (now_ns >= deadline_ns)
             return;
         if (idle_since_ns == 0)
             idle_since_ns = now_ns;
         if (now_ns - idle_since_ns < spin_ns)
-            relax(thread, now_ns);
+            relax(thread);
         else if (atomic_load(&thread->in_nic))
             await_empty_nic(thread);
         else
@@ -280,14 +281,14 @@ static bool ask_to_lend(struct engine_thread *thread)
     return got;
 }
 
-bool thread_wait(struct engine_thread *thread, const _Atomic uint32_t *word, uint32_t value, uint64_t deadline_ns)
+bool thread_wait_from(struct engine_thread *thread, const _Atomic uint32_t *word, uint32_t value, uint64_t since_ns,
+                      uint64_t deadline_ns)
 {
-    uint64_t spin_ns = thread->params->spin_us * NS_PER_US;
-    uint64_t spin_until_ns = thread->lend ? 0 : clock_now_ns() + spin_ns;
-    for (;;) {
+    uint64_t spin_until_ns = thread->lend ? 0 : since_ns + thread->params->spin_us * NS_PER_US;
+    for (bool first = true;; first = false) {
         if (atomic_load_explicit(word, memory_order_acquire) != value)
             return true;
-        uint64_t now_ns = clock_now_ns();
+        uint64_t now_ns = first ? since_ns : clock_now_ns();
         if (now_ns >= deadline_ns)
             return false;
         if (may_lend(thread) &&
@@ -297,7 +298,7 @@ bool thread_wait(struct engine_thread *thread, const _Atomic uint32_t *word, uin
         } else if (may_lend(thread) && atomic_load(&thread->owner) <= OWNER_NONE) {
             continue; /* the owner has just changed */
         } else if (now_ns < spin_until_ns) {
-            relax(thread, now_ns);
+            relax(thread);
         } else {
             wait_for_completion(thread, word, value, deadline_ns == UINT64_MAX ? UINT64_MAX : deadline_ns - now_ns);
         }

@@ -38,11 +38,19 @@ void thread_run(struct engine_thread *thread, void (*run)(struct engine_thread *
 /* Runs one bounded round on the caller's thread, if the engine can be borrowed at once. */
 void thread_try_round(struct engine_thread *thread);
 
+/* The same as thread_wait(), for a caller that knows the time. */
+bool thread_wait_from(struct engine_thread *thread, const _Atomic uint32_t *word, uint32_t value, uint64_t since_ns,
+                      uint64_t deadline_ns);
+
 /*
  * Waits until the owner has changed `*word` from `value` (release), or until `deadline_ns` (clock.h): false. The caller
  * may drive the engine meanwhile.
  */
-bool thread_wait(struct engine_thread *thread, const _Atomic uint32_t *word, uint32_t value, uint64_t deadline_ns);
+static inline bool thread_wait(struct engine_thread *thread, const _Atomic uint32_t *word, uint32_t value,
+                               uint64_t deadline_ns)
+{
+    return thread_wait_from(thread, word, value, clock_now_ns(), deadline_ns);
+}
 
 /* The engine thread takes the engine back at once: the caller will not drive it for a while. */
 void thread_reclaim(struct engine_thread *thread);

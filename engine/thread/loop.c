@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "thread/loop.h"
 
-#include "base/clock.h"
 #include "base/race_point.h"
 #include "gpu/stage.h"
 #include "thread/data_qps.h"
@@ -17,6 +16,8 @@ enum {
     COMMAND_BATCH = 256, /* commands per round */
     TIMERS_PUT_OFF = 64, /* rounds for which a NIC with more to receive puts timers off */
     FLUSH_BATCHES = 8,   /* batches of NIC_TX_BATCH descriptors, at most, in thread_send_acks() */
+    BRIEF_BYTES = 4096,  /* a packet that is handled within a moment, */
+    BRIEF_COMMANDS = 4,  /* and so many commands */
 };
 
 static void do_releases(struct engine_thread *thread)
@@ -42,7 +43,8 @@ static bool receive_from(struct engine_thread *thread, struct nic_queue *queue, 
     unsigned count = room ? queue->datagram->poll(queue, received, room) : 0;
     for (unsigned i = 0; i < count; i++) {
         const struct nic_rx *rx = &received[i];
-        uint64_t now_ns = clock_now_ns();
+        uint64_t now_ns = thread->now_ns = clock_now_ns();
+        bool brief = count == 1 && rx->length <= BRIEF_BYTES;
         core_waited(thread->core, waited_ns(rx->at_ns, now_ns));
         bool on_path = thread->places && rx->flow;
         if (on_path) {
@@ -58,6 +60,8 @@ static bool receive_from(struct engine_thread *thread, struct nic_queue *queue, 
         }
         queue->datagram->release(queue, rx);
         take_leaders(thread);
+        if (!brief)
+            thread->now_ns = 0;
     }
     *drained = count < room;
     return count > 0;
@@ -66,6 +70,7 @@ static bool receive_from(struct engine_thread *thread, struct nic_queue *queue, 
 static bool receive(struct engine_thread *thread, bool *drained)
 {
     struct nic_queue *beside = thread->queue->beside;
+    thread->now_ns = 0;
     bool some = receive_from(thread, thread->queue, drained), all = true;
     if (beside)
         some |= receive_from(thread, beside, &all);
@@ -99,10 +104,10 @@ static bool take_commands(struct engine_thread *thread)
 {
     struct ring_entry entry;
     unsigned taken = 0;
-    uint64_t now_ns = 0;
+    thread->now_ns = 0;
     while (taken < COMMAND_BATCH && ring_pop(&thread->ring, &entry)) {
-        if (taken++ == 0)
-            now_ns = clock_now_ns();
+        uint64_t now_ns = thread_now_ns(thread);
+        taken++;
         switch ((enum thread_command)(entry.what & COMMAND_MASK)) {
         case COMMAND_SUBMIT: {
             struct uccl_request *request = entry.object;
@@ -163,6 +168,8 @@ static bool take_commands(struct engine_thread *thread)
         }
         }
     }
+    if (taken > BRIEF_COMMANDS)
+        thread->now_ns = 0;
     return taken > 0;
 }
 
@@ -240,7 +247,7 @@ bool loop_transmit(struct engine_thread *thread)
     struct tx_desc desc;
     unsigned sent = 0;
     bool refused = false, there = true;
-    while (sent < NIC_TX_BATCH && there && !refused && core_tx(thread->core, &desc, clock_now_ns())) {
+    while (sent < NIC_TX_BATCH && there && !refused && core_tx(thread->core, &desc, thread_now_ns(thread))) {
         there = payload_there(thread, &desc);
         struct nic_queue *queue = nic_queue_to(thread->queue, desc.destination);
         refused = there && !queue->datagram->send(queue, &desc);
@@ -250,8 +257,11 @@ bool loop_transmit(struct engine_thread *thread)
             refused = false;
         do_releases(thread);
         sent++;
+        if (sent > 1 || desc.kind != TX_FRAMES || desc.count > 1 || desc.last_bytes > BRIEF_BYTES)
+            thread->now_ns = 0;
     }
     if (sent) {
+        thread->now_ns = 0;
         thread->queue->datagram->flush(thread->queue);
         if (thread->queue->beside)
             thread->queue->beside->datagram->flush(thread->queue->beside);
@@ -323,7 +333,7 @@ bool loop_round(struct engine_thread *thread)
     /* a thread that was kept from the CPU must see the acks that wait before it calls chunks lost */
     if (drained || ++thread->timers_put_off > TIMERS_PUT_OFF) {
         thread->timers_put_off = 0;
-        core_expire(thread->core, clock_now_ns());
+        core_expire(thread->core, thread_now_ns(thread));
     }
     busy |= take_events(thread);
     if (atomic_load_explicit(&thread->staged, memory_order_relaxed) &&

@@ -6,6 +6,7 @@
 #ifndef UCCL_THREAD_STATE_H
 #define UCCL_THREAD_STATE_H
 
+#include "base/clock.h"
 #include "base/ring.h"
 #include "core/core.h"
 #include "gpu/context.h"
@@ -92,7 +93,19 @@ struct engine_thread {
     bool ended_some;         /* requests have ended since waiters were told */
     unsigned timers_put_off; /* rounds since the NIC was last drained */
     unsigned polls_alone;    /* polls without work to come before the owner yields its core again (lend.c) */
+    uint64_t now_ns;         /* the time of a moment ago; 0: look at the clock (thread_now_ns()) */
 };
+
+/*
+ * The time for what the owner does now. A look at the clock costs as much as a tenth of a round, so it serves until
+ * something has taken long, which sets `now_ns` to 0: a system call, or many bytes.
+ */
+static inline uint64_t thread_now_ns(struct engine_thread *thread)
+{
+    if (thread->now_ns == 0)
+        thread->now_ns = clock_now_ns();
+    return thread->now_ns;
+}
 
 /* For core_waited(): how long ago the NIC had something, since `at_ns`; 0: unknown. */
 static inline uint64_t waited_ns(uint64_t at_ns, uint64_t now_ns)
