@@ -285,12 +285,14 @@ static void open_links_beside(void)
     open_links();
 }
 
-Test(tcp_links, those_beside_datagrams_do_so_too, .init = open_links_beside, .fini = close_links)
+TestSuite(tcp_links_beside, .init = open_links_beside, .fini = close_links, .timeout = 60);
+
+Test(tcp_links_beside, they_break_and_come_back_with_their_link)
 {
     break_and_come_back();
 }
 
-Test(tcp_links, the_main_queue_counts_what_those_beside_it_carry, .init = open_links_beside, .fini = close_links)
+Test(tcp_links_beside, the_main_queue_counts_what_they_carry)
 {
     static uint8_t buffer[2000];
     struct side *side = &linked->sides[0];
