@@ -195,11 +195,13 @@ struct nic_queue_setup {
     nic_payload_fn payload;
     nic_piece_fn piece; /* or NULL */
     nic_local_fn local;
-    nic_target_fn target;     /* or NULL */
-    void *owner;              /* for target */
-    bool lent;                /* must be drivable by changing threads */
-    struct nic_queue *beside; /* the main queue of its engine thread, beside which it stands; NULL: it is that one */
-    unsigned index;           /* engine thread on this NIC */
+    nic_target_fn target;      /* or NULL */
+    nic_target_fn kept_target; /* the same for payload that takes several reads: memory that nobody else gets as long as
+                                  its message wants it; or NULL */
+    void *owner;               /* for target */
+    bool lent;                 /* must be drivable by changing threads */
+    struct nic_queue *beside;  /* the main queue of its engine thread, beside which it stands; NULL: it is that one */
+    unsigned index;            /* engine thread on this NIC */
 };
 
 /* A device, as uccl_open() opens one. */

@@ -132,9 +132,9 @@ void payload_copies(struct core *core)
     }
 }
 
-void *payload_target(void *owner, const uint8_t *header, size_t length, size_t stride, unsigned *count)
+static void *target_of(struct engine_thread *thread, const uint8_t *header, size_t length, size_t stride,
+                       unsigned *count, bool is_kept)
 {
-    struct engine_thread *thread = owner;
     struct core_msg *msg;
     uint64_t offset;
     *count = core_copy_target(thread->core, header, length, stride, &msg, &offset);
@@ -150,7 +150,19 @@ void *payload_target(void *owner, const uint8_t *header, size_t length, size_t s
         uint8_t *at = place_of(request->pieces, offset, &left);
         return wire_bulk_payload(length, stride, *count) <= left ? at : NULL;
     }
-    return request->staged.memory
-               ? stage_target(thread->stage, request, offset, wire_bulk_payload(length, stride, *count))
-               : request->buffer + offset;
+    if (!request->staged.memory)
+        return request->buffer + offset;
+    if (is_kept) /* a block goes up when others are short of blocks */
+        return NULL;
+    return stage_target(thread->stage, request, offset, wire_bulk_payload(length, stride, *count));
+}
+
+void *payload_target(void *owner, const uint8_t *header, size_t length, size_t stride, unsigned *count)
+{
+    return target_of(owner, header, length, stride, count, false);
+}
+
+void *payload_kept_target(void *owner, const uint8_t *header, size_t length, size_t stride, unsigned *count)
+{
+    return target_of(owner, header, length, stride, count, true);
 }

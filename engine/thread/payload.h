@@ -59,5 +59,7 @@ void payload_write(const struct core_msg *msg, uint64_t offset, const void *from
  * (nic_target_fn). `owner` is the engine thread.
  */
 void *payload_target(void *owner, const uint8_t *header, size_t length, size_t stride, unsigned *count);
+/* The same for what takes several reads, and may be asked for before each: none in blocks for a GPU. */
+void *payload_kept_target(void *owner, const uint8_t *header, size_t length, size_t stride, unsigned *count);
 
 #endif

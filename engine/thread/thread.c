@@ -43,6 +43,7 @@ static struct nic_queue_setup queue_setup(struct engine_thread *thread, struct n
                                     .piece = payload_piece_at,
                                     .local = payload_local,
                                     .target = payload_target,
+                                    .kept_target = payload_kept_target,
                                     .owner = thread,
                                     .lent = thread->lend,
                                     .beside = beside,

@@ -48,7 +48,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     require(tcp_device_ops.queue_open(
                 nic,
                 &(struct nic_queue_setup){
-                    .params = &params, .counters = &counters, .crc32c = crc32c_portable, .target = target},
+                    .params = &params, .counters = &counters, .crc32c = crc32c_portable, .kept_target = target},
                 &base) == 0);
     queue = tcp_queue_of(base);
     require(tcp_datagram_ops.peer_add(base, &host, &address, &destination, &bytes) == 0);

@@ -70,7 +70,7 @@ static inline void open_side(struct pair *pair, unsigned index)
                                                                      .crc32c = crc32c_portable,
                                                                      .gather = test_gather,
                                                                      .payload = test_payload,
-                                                                     .target = test_target,
+                                                                     .kept_target = test_target,
                                                                      .owner = side,
                                                                      .index = index},
                                            &queue),

@@ -48,6 +48,16 @@ BOTH(stage, crowd_with_few_blocks)
     stage_close_pair();
 }
 
+/* A record takes several reads, between which the block that it belongs to may go up and serve another message. */
+BOTH(stage, crowd_with_few_blocks_over_tcp)
+{
+    setenv("UCCL_BACKEND", "tcp", 1);
+    setenv("UCCL_TCP_BUFFER_KB", "16", 1);
+    stage_open_pair(lend, "64", "8", "auto", "1");
+    crowd(100, 700000);
+    stage_close_pair();
+}
+
 Test(stage, crowd_striped, .timeout = TIMEOUT_S)
 {
     stage_open_pair("no", "64", "8", "auto", "2");

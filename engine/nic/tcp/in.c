@@ -94,8 +94,8 @@ static uint8_t *target_of(const struct tcp_queue *queue, struct tcp_conn *conn)
 {
     unsigned count = 0;
     size_t length = conn->body_bytes + WIRE_BULK_HEADER_BYTES;
-    void *target =
-        queue->setup.target ? queue->setup.target(queue->setup.owner, header_of(conn), length, length, &count) : NULL;
+    nic_target_fn ask = queue->setup.kept_target;
+    void *target = ask ? ask(queue->setup.owner, header_of(conn), length, length, &count) : NULL;
     return count == 1 ? target : NULL;
 }
 

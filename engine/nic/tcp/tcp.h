@@ -49,7 +49,7 @@ enum tcp_conn_state {
 /* Where the payload of a bulk record goes that is being read. */
 enum tcp_body {
     BODY_NONE,    /* no such record is under way */
-    BODY_TARGET,  /* to the memory that nic_target_fn names; asked for again before each read */
+    BODY_TARGET,  /* to the memory that kept_target names; asked for again before each read */
     BODY_BUFFER,  /* to a buffer of its own, as it has no such memory */
     BODY_DISCARD, /* nowhere: the memory has been withdrawn meanwhile, with its message */
 };
