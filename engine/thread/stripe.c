@@ -17,6 +17,9 @@ void stripe_init(struct stripe_set *stripes, unsigned count, const struct params
     stripes->send_min_bytes = wish->off ? UINT64_MAX : wish->from_bytes;
     if (places || wish->off)
         stripes->min_bytes = UINT64_MAX;
+    stripes->stream_min_bytes = stripes->min_bytes;
+    if (!places && !wish->off && !wish->from_bytes && stripes->min_bytes >= 2 * CORE_STRIPE_UNIT)
+        stripes->stream_min_bytes /= 2;
     for (unsigned class = 0; class < STRIPE_CLASSES; class ++)
         stripes->expects[class] = (struct stripe_expects){.bytes = UINT64_MAX, .flows = count};
 }
@@ -153,10 +156,12 @@ static uint8_t staged_range_units(uint64_t bytes, unsigned count)
 
 /* ---- receives -------------------------------------------------------------------------------- */
 
+enum { STREAM_RECEIVES = 4 }; /* as many under way are a stream */
+
 /*
  * How many flows may share the message of a receive. Each further one wakes a thread, which should be worth a unit of
  * payload. So the expected length counts: buffers are often far larger (NCCL posts whole slots for every message). One
- * more than the last messages took.
+ * more than the last messages took. In a stream another flow may carry a message of one unit whole.
  */
 static unsigned parts_of(const struct uccl_request *request)
 {
@@ -164,13 +169,16 @@ static unsigned parts_of(const struct uccl_request *request)
     const struct stripe_expects *expects = &stripes->expects[request->class];
     uint64_t bytes = request->msg.size_bytes;
     unsigned most = expects->flows + 1;
+    bool stream = request->class == CLASS_MESSAGES && stripes->receives >= STREAM_RECEIVES;
     if (request->msg.kind != CORE_RECV)
         return 1;
     if (bytes > expects->bytes && request->class == CLASS_MESSAGES) /* the others know their length */
         bytes = expects->bytes;
-    if (bytes < stripes->min_bytes)
+    if (bytes < (stream ? stripes->stream_min_bytes : stripes->min_bytes))
         return 1;
     uint64_t units = (bytes - 1) / CORE_STRIPE_UNIT + 1;
+    if (stream && units == 1)
+        units = 2;
     if (most > stripes->count)
         most = stripes->count;
     return units < most ? (unsigned)units : most;
@@ -200,6 +208,7 @@ void stripe_submit(struct engine_thread *thread, struct uccl_request *request, u
     unsigned count = parts_of(request);
     if (count > 1)
         make_receive_parts(request, count);
+    stripe_count_receive(request, 1);
     if (request->staged.memory)
         stage_begin(thread->stage, request, flow_of(request));
     core_submit(thread->core, request->msg.conn, &request->msg, now_ns);
@@ -240,12 +249,13 @@ void stripe_arrived(struct engine_thread *thread, struct uccl_request *request, 
 
 enum { RANGES = 128 }; /* of a large message, about */
 
-/* The first range is asked for. False: the message goes whole. */
-static bool begin_ranges(struct engine_thread *thread, struct uccl_request *request)
+/* The first range is asked for; `left`: left_to_others(). False: the message goes whole. */
+static bool begin_ranges(struct engine_thread *thread, struct uccl_request *request, bool left)
 {
     struct core_msg *msg = &request->msg;
     unsigned count = msg->stripes, units = msg->range_units; /* the receiver's blocks */
-    bool whole = msg->size_bytes <= CORE_STRIPE_UNIT || msg->size_bytes < request->stripes->send_min_bytes;
+    bool whole =
+        (msg->size_bytes < 2 * CORE_STRIPE_UNIT && !left) || msg->size_bytes < request->stripes->send_min_bytes;
     if (whole || count > request->stripes->count) {
         core_unsplit(thread->core, msg);
         return false;
@@ -270,6 +280,8 @@ static uint64_t range_length(const struct uccl_request *request, uint64_t left, 
     uint64_t bytes = request->range_bytes;
     if (bytes)
         return left < bytes ? left : bytes;
+    if (request->msg.size_bytes < 2 * CORE_STRIPE_UNIT)
+        return left;
     uint64_t even = left / (2 * ((uint64_t)atomic_load_explicit(&request->flows, memory_order_relaxed) + 1));
     bytes = request->msg.size_bytes / RANGES;
     if (bytes > even)
@@ -329,19 +341,19 @@ static bool add_flow(struct engine_thread *thread, struct uccl_request *request)
 static bool left_to_others(const struct uccl_request *request)
 {
     const struct core_msg *msg = &request->msg;
-    uint64_t ranges = (msg->size_bytes - 1) / CORE_STRIPE_UNIT + 1;
-    return msg->number % request->stripes->count >= ranges && ranges <= msg->stripes && msg->offset_bytes == 0 &&
-           !request->range_bytes && core_conn_sends_bulk(msg->conn);
+    uint64_t ranges = msg->size_bytes / CORE_STRIPE_UNIT;
+    return ranges > 0 && ranges <= msg->stripes && msg->number % request->stripes->count >= ranges &&
+           msg->offset_bytes == 0 && !msg->range_units && !request->staged.memory && core_conn_sends_bulk(msg->conn);
 }
 
 void stripe_range(struct engine_thread *thread, struct uccl_request *request, uint64_t chunk_bytes)
 {
     struct uccl_request *whole = whole_of(request);
-    bool begins = request == whole && request->msg.end_bytes == 0;
+    bool begins = request == whole && request->msg.end_bytes == 0, left = begins && left_to_others(request);
     uint64_t from = 0, to = 0; /* nothing */
-    if (begins && !begin_ranges(thread, request))
+    if (begins && !begin_ranges(thread, request, left))
         return;
-    if (!begins || !left_to_others(request) || !add_flow(thread, request))
+    if (!left || !add_flow(thread, request))
         take_range(whole, chunk_bytes, &from, &to);
     core_send_range(thread->core, &request->msg, from, to);
     if (from == to) {

@@ -48,6 +48,8 @@ struct stripe_set {
     struct uccl_request *closing;     /* completes then; written before the close is posted; NULL: none */
     _Atomic uint64_t silent_since_ns; /* since when the peer is silent on some flow, written then too; 0: unknown */
     uint64_t min_bytes;               /* receives from this size on have parts */
+    uint64_t stream_min_bytes;        /* while several are under way: from this size on */
+    unsigned receives;                /* of messages, at least a unit long, under way; home thread's */
     uint64_t send_min_bytes;          /* sends that are shorter have none, though the receiver offers them */
     struct request_pool *parts;       /* of its messages; if it is empty, they travel whole */
     struct onesided *onesided;        /* its one-sided operations (onesided.h); NULL: the peer has none */
@@ -77,10 +79,20 @@ static inline void stripe_note_flows(struct stripe_expects *expects, unsigned fl
     expects->most_flows = expects->flows_noted = 0;
 }
 
+/* A receive of a message begins (1) or has ended (-1). */
+static inline void stripe_count_receive(const struct uccl_request *request, int by)
+{
+    const struct core_msg *msg = &request->msg;
+    if (msg->kind == CORE_RECV && request->class == CLASS_MESSAGES && msg->size_bytes >= CORE_STRIPE_UNIT)
+        request->stripes->receives += (unsigned)by;
+}
+
 /* CORE_EVENT_MSG of a request: notes the length of the message that a receive got, and its flows. */
 static inline void stripe_note_length(const struct uccl_request *request)
 {
     const struct core_msg *msg = &request->msg;
+    if (request->stripes)
+        stripe_count_receive(request, -1);
     if (!request->stripes || msg->kind != CORE_RECV || msg->status != UCCL_OK) /* no stripes: a part */
         return;
     struct stripe_expects *expects = &request->stripes->expects[request->class];
