@@ -118,6 +118,7 @@ struct served {
     bool used;     /* under way, or a notification is to come */
     bool last;     /* its last WRITE has come */
     bool finished; /* DONE is sent: only a notification is to come */
+    bool lost;     /* the connection has failed before all bytes were there */
     uint8_t tail;  /* CONTROL_SET, CONTROL_ADD, CONTROL_NOTE or 0 */
     int32_t status;
     uint32_t pending; /* messages of ANNEX_WRITES to come */
@@ -148,6 +149,7 @@ struct onesided {
     bool due;
     bool closed;
     bool dropped;   /* the operations of a failed one have been ended */
+    bool notes_end; /* one of its notifications is lost with it: none behind that may be told */
     int32_t status; /* why no operation may go on; 0 */
     unsigned ended; /* annexes that have */
     uint32_t live;  /* messages */

@@ -366,6 +366,13 @@ static int32_t why_not_whole(const struct one_request *r)
     return status == UCCL_ECANCELED || status == UCCL_EIO ? status : UCCL_EACCESS;
 }
 
+/* Whether a message has ended with its connection, not by itself. */
+static bool ended_with_connection(const struct one_request *r)
+{
+    int32_t status = r->request.msg.status;
+    return status == UCCL_EPEERDEAD || status == UCCL_ECLOSED || status == UCCL_ETIMEDOUT || status == UCCL_EPROTO;
+}
+
 void serve_ended(struct one_request *r)
 {
     struct onesided *one = r->of;
@@ -377,6 +384,7 @@ void serve_ended(struct one_request *r)
     one->serving--;
     if (r->kind == ONE_WRITE_IN) {
         served->pending--;
+        served->lost = served->lost || ended_with_connection(r);
         if (!whole)
             note_status(served, why_not_whole(r));
         try_finish(one, served);
@@ -388,7 +396,8 @@ void serve_ended(struct one_request *r)
 
 /* ---- notifications ----------------------------------------------------------------------------- */
 
-enum verdict { NOTE_GOES, NOTE_WAITS, NOTE_DROPPED };
+/* LOST: with its connection, so none behind it may be told: notifications come in order, without a gap. */
+enum verdict { NOTE_GOES, NOTE_WAITS, NOTE_DROPPED, NOTE_LOST };
 
 /* What becomes of a notification that has arrived. */
 static enum verdict judge_note(struct onesided *one, const struct one_request *r)
@@ -403,13 +412,13 @@ static enum verdict judge_note(struct onesided *one, const struct one_request *r
         return NOTE_GOES;
     struct served *served = one->served ? slot_of(one, id) : NULL;
     if (!served || served->id < id)
-        return one->status ? NOTE_DROPPED : NOTE_WAITS; /* its WRITE has not come yet */
+        return one->status ? NOTE_LOST : NOTE_WAITS; /* its WRITE has not come yet */
     if (served->id > id || !served->used || (served->last && served->tail != CONTROL_NOTE))
         return NOTE_DROPPED;
     if (!served->finished)
-        return one->status && !served->pending ? NOTE_DROPPED : NOTE_WAITS;
+        return one->status && !served->pending ? NOTE_LOST : NOTE_WAITS;
     served->used = false;
-    return served->status == UCCL_OK ? NOTE_GOES : NOTE_DROPPED;
+    return served->status == UCCL_OK ? NOTE_GOES : served->lost ? NOTE_LOST : NOTE_DROPPED;
 }
 
 /*
@@ -438,11 +447,12 @@ void serve_notes(struct onesided *one)
     struct one_request *r;
     while ((r = one->arriving.head) && r->over) {
         if (r->request.msg.status != UCCL_OK) {
+            one->notes_end = one->notes_end || ended_with_connection(r);
             pop(&one->arriving);
             pass_over(one, r);
             continue;
         }
-        if (one->closed) {
+        if (one->closed || one->notes_end) {
             pop(&one->arriving);
             one_put(r);
             continue;
@@ -451,6 +461,10 @@ void serve_notes(struct onesided *one)
             enum verdict verdict = judge_note(one, r);
             if (verdict == NOTE_WAITS)
                 return;
+            if (verdict == NOTE_LOST) {
+                one->notes_end = true;
+                continue;
+            }
             r->goes = verdict == NOTE_GOES;
         }
         if (r->goes && !deliver(one, r))
