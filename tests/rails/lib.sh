@@ -202,6 +202,8 @@ cut_limits() {
         CUTS_S=(1.7 2 2.6) RETURN_S=5 LONGEST_MS_MAX=3000
     else
         CUTS_S=(0.5 0.8 1.3) RETURN_S=2 LONGEST_MS_MAX=1000
+        # of connections beside datagrams the acks alone may vanish, which the end that gets none learns late
+        [ "${UCCL_BACKEND:-auto}" != auto ] || LONGEST_MS_MAX=2500
     fi
 }
 cut_limits
