@@ -439,6 +439,14 @@ static inline void duo_assert_arrived(struct duo_request *send, struct duo_reque
     duo_assert_ended(recv, UCCL_OK, size);
 }
 
+/* All paths of the rail are up at both ends. */
+static inline void duo_connect_rail(unsigned rail)
+{
+    for (unsigned side = 0; side < 2; side++)
+        for (uint16_t path = 0; path < duo_params.port_entropy; path++)
+            core_path_room(duo_core[side], duo_flow[side], rail, path, duo_now);
+}
+
 /* Both flows have told and acked all; nothing is kept. */
 static inline void duo_assert_rest(void)
 {

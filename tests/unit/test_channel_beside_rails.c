@@ -28,18 +28,11 @@ static void open_apart(void)
     duo_open_as(false);
 }
 
-static void connect_rail(unsigned rail)
-{
-    for (unsigned side = 0; side < 2; side++)
-        for (uint16_t path = 0; path < PATHS; path++)
-            core_path_room(duo_core[side], duo_flow[side], rail, path, duo_now);
-}
-
 static void open_joined(void)
 {
     open_apart();
     for (unsigned rail = NICS; rail < RAILS; rail++)
-        connect_rail(rail);
+        duo_connect_rail(rail);
 }
 
 static unsigned rail_of(unsigned side, const struct duo_datagram *datagram)
@@ -135,9 +128,9 @@ Test(channel_beside_rails, each_joins_with_its_first_connection)
     for (unsigned first = NICS; first < RAILS; first++) {
         open_apart();
         expect_rails(DATAGRAMS);
-        connect_rail(first);
+        duo_connect_rail(first);
         expect_rails(1u << first);
-        connect_rail(NICS + RAILS - 1 - first);
+        duo_connect_rail(NICS + RAILS - 1 - first);
         expect_rails(FIRST | SECOND);
         for (unsigned side = 0; side < 2; side++) {
             cr_assert_eq(duo_count(&duo_counters[side].rails_lost), 0);
@@ -150,7 +143,7 @@ Test(channel_beside_rails, each_joins_with_its_first_connection)
 /* One whose connections never come up stands in for none. */
 Test(channel_beside_rails, one_that_never_joins_takes_nothing, .init = open_apart)
 {
-    connect_rail(3);
+    duo_connect_rail(3);
     expect_rails(SECOND);
     cut(3);
     expect_rails(DATAGRAMS);
@@ -164,11 +157,11 @@ Test(channel_beside_rails, one_may_break_before_it_joins)
     for (unsigned side = 0; side < 2; side++)
         duo_setup[side].rails[0].nonce = duo_setup[side].rails[1].nonce = 77 + side;
     duo_open_as(false);
-    connect_rail(2);
-    connect_rail(3);
+    duo_connect_rail(2);
+    duo_connect_rail(3);
     cut(2);
     expect_rails(SECOND);
-    connect_rail(2);
+    duo_connect_rail(2);
     expect_rails(FIRST | SECOND);
     cr_assert_eq(duo_count(&duo_counters[0].rails_lost), 0);
 }
@@ -185,7 +178,7 @@ Test(channel_beside_rails, each_stands_in_for_the_other_and_datagrams_for_both, 
     finish(pair, 300 * MS);
     expect_rails(DATAGRAMS);
     for (unsigned rail = NICS; rail < RAILS; rail++)
-        connect_rail(rail);
+        duo_connect_rail(rail);
     for (unsigned side = 0; side < 2; side++)
         duo_post(side, 1, CORE_RECV, 10); /* something is expected */
     duo_run(300 * MS);
@@ -216,7 +209,7 @@ Test(channel_beside_rails, one_with_room_is_taken, .init = open_joined)
         duo_flow[0]->rails[3].paths.paths[path].channel = CHANNEL_FULL;
     struct pair pair = begin();
     cr_assert_eq(rails_in_use(), 0);
-    connect_rail(2);
+    duo_connect_rail(2);
     finish(pair, MS);
 }
 

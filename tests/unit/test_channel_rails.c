@@ -7,13 +7,6 @@ enum { RAILS = 2, PATHS = 2, RECORD = 60000, CHUNK = RECORD - WIRE_BULK_HEADER_B
 
 TestSuite(channel_rails, .timeout = 60);
 
-static void connect_rail(unsigned rail)
-{
-    for (unsigned side = 0; side < 2; side++)
-        for (uint16_t path = 0; path < PATHS; path++)
-            core_path_room(duo_core[side], duo_flow[side], rail, path, duo_now);
-}
-
 static void open_rails(void)
 {
     duo_defaults();
@@ -30,7 +23,7 @@ static void open_rails(void)
     duo_open_as(false);
     duo_talk();
     for (unsigned i = 0; i < RAILS; i++)
-        connect_rail(i);
+        duo_connect_rail(i);
     duo_talk();
     duo_run(MS);
 }
@@ -120,7 +113,7 @@ Test(channel_rails, another_rail_stands_in, .init = open_rails)
             cr_assert_eq(duo_count(&duo_counters[side].rails_lost), rail + 1);
             cr_assert_eq(duo_count(&duo_counters[side].rails_returned), rail);
         }
-        connect_rail(rail);
+        duo_connect_rail(rail);
         recv = receive_ready(CHUNK);
         send = duo_send(0, CHUNK);
         duo_talk();
@@ -148,7 +141,7 @@ Test(channel_rails, an_answer_from_before_the_break_brings_nothing_back, .init =
     duo_run(MS);
     duo_assert_arrived(send, recv, 100);
     cut(0);
-    connect_rail(0);
+    duo_connect_rail(0);
     for (unsigned i = 0; !(rail->answers == 2 && rail->try_nonce); i++) {
         cr_assert_lt(i, 1000);
         duo_send(0, 1);

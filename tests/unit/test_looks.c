@@ -8,11 +8,9 @@
 #include "thread/loop.h"
 #include "thread/post.h"
 #include "thread/thread.h"
+#include "woken_queue.h"
 
 #include <criterion/criterion.h>
-#include <poll.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 enum { TIMEOUT_S = 10, CALL_NS = 1000, PACKET_NS = 10, DESCS_MAX = 8 };
 
@@ -39,31 +37,8 @@ uint64_t __wrap_clock_now_ns(void)
 /* ---- a NIC ----------------------------------------------------------------------------------- */
 
 static struct nic_queue queue;
-static int wake_fd;
 static unsigned packets; /* to be received, */
 static uint32_t packet_bytes;
-
-static void test_close(struct nic_queue *of)
-{
-    (void)of;
-    close(wake_fd);
-}
-
-static void test_wait(struct nic_queue *of, int beside_fd, uint64_t timeout_ns)
-{
-    uint64_t wakes;
-    struct pollfd fd = {.fd = wake_fd, .events = POLLIN};
-    (void)of, (void)beside_fd;
-    if (poll(&fd, 1, timeout_ns < NS_PER_S ? (int)(timeout_ns / NS_PER_MS) + 1 : 1000) == 1)
-        cr_assert_eq(read(wake_fd, &wakes, sizeof wakes), (ssize_t)sizeof wakes);
-}
-
-static void test_wake(struct nic_queue *of)
-{
-    uint64_t one = 1;
-    (void)of;
-    cr_assert_eq(write(wake_fd, &one, sizeof one), (ssize_t)sizeof one);
-}
 
 static unsigned test_poll(struct nic_queue *from, struct nic_rx *out, unsigned max)
 {
@@ -98,21 +73,14 @@ static unsigned test_flush(struct nic_queue *of)
     return 0;
 }
 
-static bool test_follow(struct nic_queue *of, uint32_t *destination, uint32_t *datagram_bytes)
-{
-    (void)of, (void)destination, (void)datagram_bytes;
-    return false;
-}
-
-static const struct nic_queue_ops test_ops = {.close = test_close, .wait = test_wait, .wake = test_wake};
 static const struct nic_datagram_ops test_datagram_ops = {
-    .poll = test_poll, .release = test_release, .send = test_send, .flush = test_flush, .follow = test_follow};
+    .poll = test_poll, .release = test_release, .send = test_send, .flush = test_flush, .follow = woken_follow};
 
 static int test_open(struct nic *of, const struct nic_queue_setup *setup, struct nic_queue **out)
 {
     (void)setup;
     wake_fd = eventfd(0, 0);
-    queue = (struct nic_queue){.nic = of, .ops = &test_ops, .datagram = &test_datagram_ops};
+    queue = (struct nic_queue){.nic = of, .ops = &woken_ops, .datagram = &test_datagram_ops};
     *out = &queue;
     return UCCL_OK;
 }

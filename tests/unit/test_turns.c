@@ -6,11 +6,9 @@
 #include "../param_defaults.h"
 #include "base/clock.h"
 #include "thread/thread.h"
+#include "woken_queue.h"
 
 #include <criterion/criterion.h>
-#include <poll.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 enum { TIMEOUT_S = 10 };
 
@@ -24,29 +22,6 @@ static _Atomic enum { NOTHING, COMMAND_TAKEN, SENT_FIRST, LOOKED_FIRST } order;
 /* ---- a NIC that has nothing ------------------------------------------------------------------ */
 
 static struct nic_queue queue;
-static int wake_fd;
-
-static void idle_close(struct nic_queue *of)
-{
-    (void)of;
-    close(wake_fd);
-}
-
-static void idle_wait(struct nic_queue *of, int beside_fd, uint64_t timeout_ns)
-{
-    uint64_t wakes;
-    struct pollfd fd = {.fd = wake_fd, .events = POLLIN};
-    (void)of, (void)beside_fd;
-    if (poll(&fd, 1, timeout_ns < NS_PER_S ? (int)(timeout_ns / NS_PER_MS) + 1 : 1000) == 1)
-        cr_assert_eq(read(wake_fd, &wakes, sizeof wakes), (ssize_t)sizeof wakes);
-}
-
-static void idle_wake(struct nic_queue *of)
-{
-    uint64_t one = 1;
-    (void)of;
-    cr_assert_eq(write(wake_fd, &one, sizeof one), (ssize_t)sizeof one);
-}
 
 static unsigned idle_poll(struct nic_queue *from, struct nic_rx *out, unsigned max)
 {
@@ -56,20 +31,13 @@ static unsigned idle_poll(struct nic_queue *from, struct nic_rx *out, unsigned m
     return 0;
 }
 
-static bool idle_follow(struct nic_queue *of, uint32_t *destination, uint32_t *datagram_bytes)
-{
-    (void)of, (void)destination, (void)datagram_bytes;
-    return false;
-}
-
-static const struct nic_queue_ops idle_ops = {.close = idle_close, .wait = idle_wait, .wake = idle_wake};
-static const struct nic_datagram_ops idle_datagram_ops = {.poll = idle_poll, .follow = idle_follow};
+static const struct nic_datagram_ops idle_datagram_ops = {.poll = idle_poll, .follow = woken_follow};
 
 static int idle_open(struct nic *of, const struct nic_queue_setup *setup, struct nic_queue **out)
 {
     (void)setup;
     wake_fd = eventfd(0, 0);
-    queue = (struct nic_queue){.nic = of, .ops = &idle_ops, .datagram = &idle_datagram_ops};
+    queue = (struct nic_queue){.nic = of, .ops = &woken_ops, .datagram = &idle_datagram_ops};
     *out = &queue;
     return UCCL_OK;
 }
