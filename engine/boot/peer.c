@@ -661,6 +661,9 @@ void peer_flow_lost_rail(struct peer_flow *flow, unsigned rail, bool lost)
     const struct nic_queue *of = nic_queue_to(queue, destination);
     if (lost && !one_of_two && of->channel && !of->channel->swallowed(of, destination))
         return; /* the peer has ended its connections */
+    if (!lost && !(flow->rails_lost >> rail & 1))
+        return; /* its loss was no fault of the NIC */
+    flow->rails_lost ^= UINT32_C(1) << rail; /* the two come in turn */
     if (nic && lost)
         COUNT(&queue->ends[nic - 1], losses, 1);
     else if (nic)
