@@ -395,6 +395,15 @@ static void check_watched(const struct world *world, struct request *request, co
     request->copied_to = to;
 }
 
+uint8_t *app_place(struct world *world, const struct core_msg *msg, uint64_t offset, uint64_t length)
+{
+    const struct request *request = (const struct request *)msg;
+    if (msg->kind != CORE_RECV || offset > request->bytes || length > request->bytes - offset)
+        world_fail(world, "a copy of %llu bytes to offset %llu of a buffer of %llu", (unsigned long long)length,
+                   (unsigned long long)offset, (unsigned long long)request->bytes);
+    return request->memory + GUARD_BYTES + offset;
+}
+
 void app_copy(struct world *world, struct end *end)
 {
     struct core_copy copy;
@@ -403,13 +412,10 @@ void app_copy(struct world *world, struct end *end)
             memcpy(copy.to, copy.from, copy.length);
             continue;
         }
-        struct request *request = (struct request *)copy.msg;
-        if (copy.msg->kind != CORE_RECV || copy.offset_bytes > request->bytes ||
-            copy.length > request->bytes - copy.offset_bytes)
-            world_fail(world, "a copy of %zu bytes to offset %llu of a buffer of %llu", copy.length,
-                       (unsigned long long)copy.offset_bytes, (unsigned long long)request->bytes);
-        check_watched(world, request, &copy);
-        memcpy(request->memory + GUARD_BYTES + copy.offset_bytes, copy.from, copy.length);
+        uint8_t *to = app_place(world, copy.msg, copy.offset_bytes, copy.length);
+        check_watched(world, (struct request *)copy.msg, &copy);
+        if (to != copy.from) /* else a pipe was read there */
+            memcpy(to, copy.from, copy.length);
     }
 }
 

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PIPES_MAX = 8 };
+enum { PIPES_MAX = 8, READS_MAX = 4 };
 
 struct pipe {
     uint32_t generation; /* of the connection; odd: it is broken */
@@ -19,7 +19,17 @@ struct pipe {
 
 static struct pipe pipes[PAIRS_MAX][RAILS_MAX][PIPES_MAX];
 
-enum pipe_what { PIPE_RECORD, PIPE_LEARNS, PIPE_OPENS };
+/* A datagram under way. Of one of bulk the payload is read as it comes, as tcp/in.c does. */
+struct record {
+    size_t length;
+    size_t there; /* bytes of payload that have been read */
+    uint8_t *to;  /* into the receive's buffer; NULL: not there */
+    bool begun;   /* reading has, so that `to` is known */
+    bool gone;    /* the buffer is, since then */
+    uint8_t bytes[];
+};
+
+enum pipe_what { PIPE_PART, PIPE_RECORD, PIPE_LEARNS, PIPE_OPENS };
 
 struct pipe_event {
     uint8_t what; /* enum pipe_what */
@@ -28,7 +38,8 @@ struct pipe_event {
     uint16_t port;
     struct pair *pair;
     uint32_t generation;
-    struct datagram *datagram; /* PIPE_RECORD */
+    struct record *record; /* PIPE_PART, PIPE_RECORD: the last of them */
+    size_t there;          /* PIPE_PART: bytes of payload that have come */
 };
 
 static struct pipe *pipe_of(const struct world *world, const struct pair *pair, unsigned rail, unsigned port)
@@ -56,7 +67,7 @@ static void open_pipe(struct world *world, struct pair *pair, unsigned rail, uns
     uint64_t later_ns = at_ns + rng_below(&world->rng, 50 * NS_PER_US);
     for (unsigned side = 0; side < 2; side++)
         push(world, side ? later_ns : at_ns,
-             (struct pipe_event){PIPE_OPENS, (uint8_t)side, (uint8_t)rail, (uint16_t)port, pair, generation, NULL});
+             (struct pipe_event){PIPE_OPENS, (uint8_t)side, (uint8_t)rail, (uint16_t)port, pair, generation, NULL, 0});
     pipe->last_ns[0] = pipe->last_ns[1] = later_ns;
 }
 
@@ -92,7 +103,7 @@ static void break_pipe(struct world *world, struct pair *pair, unsigned rail, un
         uint64_t at_ns = world->now_ns + rng_below(&world->rng, (uint32_t)options->pipe_late_ns + 1);
         push(world, at_ns,
              (struct pipe_event){PIPE_LEARNS, (uint8_t)side, (uint8_t)rail, (uint16_t)port, pair, pipe->generation,
-                                 NULL});
+                                 NULL, 0});
         if (at_ns > known_ns)
             known_ns = at_ns;
     }
@@ -116,6 +127,20 @@ bool pipes_take(struct world *world, struct pair *pair, unsigned side, unsigned 
     return false;
 }
 
+/* The payload comes from `begin_ns` to `end_ns` in some pieces, the last of them with the record's end. */
+static void come_in_parts(struct world *world, const struct pipe_event *last, uint64_t begin_ns, uint64_t end_ns)
+{
+    size_t bytes = last->record->length - WIRE_BULK_HEADER_BYTES, there = 0;
+    unsigned parts = rng_below(&world->rng, READS_MAX);
+    for (unsigned i = 0; i < parts; i++) {
+        struct pipe_event part = *last;
+        there += rng_below(&world->rng, (uint32_t)(bytes - there) + 1);
+        part.what = PIPE_PART;
+        part.there = there;
+        push(world, begin_ns + (end_ns - begin_ns) / (parts + 1) * (i + 1), part);
+    }
+}
+
 void pipes_carry(struct world *world, struct pair *pair, unsigned side, unsigned rail, unsigned port,
                  const uint8_t *bytes, size_t length)
 {
@@ -132,28 +157,72 @@ void pipes_carry(struct world *world, struct pair *pair, unsigned side, unsigned
         break_pipe(world, pair, rail, port);
         return;
     }
-    struct datagram *datagram = malloc(sizeof *datagram + length);
-    if (!datagram)
+    struct record *record = malloc(sizeof *record + length);
+    if (!record)
         abort();
-    *datagram = (struct datagram){.length = length};
-    memcpy(datagram->bytes, bytes, length);
-    uint64_t at_ns = world->now_ns + net->delay_ns + length * 8000 / net->rate_mbps;
+    *record = (struct record){.length = length};
+    memcpy(record->bytes, bytes, length);
+    uint64_t begin_ns = world->now_ns + net->delay_ns, at_ns = begin_ns + length * 8000 / net->rate_mbps;
     at_ns += rng_below(&world->rng, (uint32_t)net->jitter_ns + 1);
     if (world_chance(world, options->pipe_stall_ppm))
         at_ns += rng_below(&world->rng, (uint32_t)options->pipe_stall_ns);
     if (at_ns < pipe->last_ns[side])
         at_ns = pipe->last_ns[side];
+    if (begin_ns < pipe->last_ns[side])
+        begin_ns = pipe->last_ns[side];
     pipe->last_ns[side] = at_ns;
     pipe->queued[side] += length;
-    push(world, at_ns,
-         (struct pipe_event){PIPE_RECORD, (uint8_t)!side, (uint8_t)rail, (uint16_t)port, pair, pipe->generation,
-                             datagram});
+    struct pipe_event event = {
+        PIPE_RECORD, (uint8_t)!side, (uint8_t)rail, (uint16_t)port, pair, pipe->generation, record, 0};
+    if (wire_is_bulk(bytes, length))
+        come_in_parts(world, &event, begin_ns, at_ns);
+    push(world, at_ns, event);
     if (options->pipe_lossy_ppm && world_chance(world, options->pipe_lossy_ppm)) {
         struct end *end = &world->ends[pair->end[side]];
         core_path_lossy(end->core, pair->flow[side], rail, world_clock_ns(world, end));
     }
     if (world_chance(world, options->pipe_break_ppm))
         break_pipe(world, pair, rail, port);
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+static uint8_t *target_of(struct world *world, const struct end *end, const struct record *record)
+{
+    struct core_msg *msg;
+    uint64_t offset;
+    if (core_copy_target(end->core, record->bytes, record->length, record->length, &msg, &offset) != 1)
+        return NULL;
+    return app_place(world, msg, offset, record->length - WIRE_BULK_HEADER_BYTES);
+}
+
+/* Reads payload up to `there` to where it belongs, as long as its message wants it. */
+static void read_on(struct world *world, const struct end *end, struct record *record, size_t there)
+{
+    uint8_t *to = target_of(world, end, record);
+    if (!record->begun)
+        record->to = to;
+    record->begun = true;
+    record->gone |= to != record->to;
+    if (record->to && !record->gone)
+        memcpy(record->to + record->there, record->bytes + WIRE_BULK_HEADER_BYTES + record->there,
+               there - record->there);
+    record->there = there;
+}
+
+/* The record is whole. What its message does not want any more nobody may look at. */
+static void take(struct world *world, struct end *end, struct record *record)
+{
+    static const uint8_t nothing[CORE_RECORD_BYTES_MAX];
+    const uint8_t *payload = NULL;
+    if (wire_is_bulk(record->bytes, record->length)) {
+        read_on(world, end, record, record->length - WIRE_BULK_HEADER_BYTES);
+        payload = record->gone ? nothing : record->to;
+    }
+    if (payload)
+        memset(record->bytes + WIRE_BULK_HEADER_BYTES, 0xee, record->length - WIRE_BULK_HEADER_BYTES);
+    core_rx_copied(end->core, record->bytes, record->length, payload, false, world_clock_ns(world, end));
+    app_copy(world, end);
 }
 
 static void give_room(struct world *world, struct pair *pair, unsigned side, unsigned rail, unsigned port)
@@ -172,16 +241,19 @@ void pipes_event(struct world *world, void *what)
     unsigned from = !event.side;
     free(what);
     switch ((enum pipe_what)event.what) {
+    case PIPE_PART:
+        if (event.generation == pipe->generation && !end->halted)
+            read_on(world, end, event.record, event.there);
+        break;
     case PIPE_RECORD:
         if (event.generation != pipe->generation || end->halted) {
             world->dropped++;
-            free(event.datagram);
+            free(event.record);
             break;
         }
-        pipe->queued[from] -= event.datagram->length;
-        core_rx(end->core, event.datagram->bytes, event.datagram->length, false, world_clock_ns(world, end));
-        app_copy(world, end);
-        free(event.datagram);
+        pipe->queued[from] -= event.record->length;
+        take(world, end, event.record);
+        free(event.record);
         if (pipe->waits[from] && pipe->up[from] && pipe->queued[from] < world->options->pipe_bytes / 2) {
             pipe->waits[from] = false;
             give_room(world, event.pair, from, event.rail, event.port);
@@ -208,6 +280,7 @@ void pipes_event(struct world *world, void *what)
 void pipes_free_event(void *what)
 {
     struct pipe_event *event = what;
-    free(event->datagram);
+    if (event->what == PIPE_RECORD)
+        free(event->record);
     free(event);
 }

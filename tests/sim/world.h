@@ -276,6 +276,8 @@ void app_close(struct world *world, struct event *event);
 void app_close_rest(struct world *world);
 /* Executes the copies that the core asks for. */
 void app_copy(struct world *world, struct end *end);
+/* Where payload of a receive belongs. */
+uint8_t *app_place(struct world *world, const struct core_msg *msg, uint64_t offset, uint64_t length);
 /* The bytes of a send, for the NIC. */
 const uint8_t *app_payload(struct world *world, const struct core_msg *msg, uint64_t offset, uint64_t length);
 void app_event(struct world *world, struct end *end, const struct core_event *event);
