@@ -75,19 +75,24 @@ static void leave_enough(void)
     cr_assert_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
 }
 
-static uccl_engine *open_lending(const char *lend)
+static uccl_engine *open_backend(const char *lend, const char *backend)
 {
     uccl_config *config = NULL;
     uccl_engine *engine = NULL;
     IS(uccl_config_create(&config), 0);
     IS(uccl_config_set(config, "UCCL_LEND", lend), 0);
-    IS(uccl_config_set(config, "UCCL_BACKEND", "udp"), 0);
+    IS(uccl_config_set(config, "UCCL_BACKEND", backend), 0);
     IS(uccl_config_set(config, "UCCL_NUM_ENGINES", "1"), 0);
     int error = uccl_open(config, &engine);
     uccl_config_destroy(config);
     cr_assert(error == 0 || !engine);
     cr_assert(error == 0 || error == UCCL_ENOMEM, "%s: %s", uccl_strerror(error), said);
     return engine;
+}
+
+static uccl_engine *open_lending(const char *lend)
+{
+    return open_backend(lend, "udp");
 }
 
 static void check_said(unsigned left)
@@ -151,8 +156,8 @@ Test(descriptors, resolve, .timeout = TIMEOUT_S)
     check_said(0);
 }
 
-/* Accepts one connection in a process of its own, whose descriptors are not ours; its port comes up the pipe. */
-static pid_t start_server(const char *lend, uint16_t *port)
+/* Accepts connections in a process of its own, whose descriptors are not ours; its port comes up the pipe. */
+static pid_t start_server(const char *lend, const char *backend, unsigned connections, uint16_t *port)
 {
     struct uccl_handle handle;
     uccl_listener *listener = NULL;
@@ -161,10 +166,12 @@ static pid_t start_server(const char *lend, uint16_t *port)
     cr_assert_eq(pipe(ends), 0);
     pid_t child = fork();
     if (child == 0) {
-        uccl_engine *engine = open_lending(lend);
+        uccl_engine *engine = open_backend(lend, backend);
         bool good = uccl_listen(engine, -1, 0, &handle, &listener) == 0;
         *port = good ? uccl_listener_port(listener) : 0;
-        good = write(ends[1], port, sizeof *port) == sizeof *port && uccl_accept(listener, SOON_MS, &conn) == 0;
+        good = write(ends[1], port, sizeof *port) == sizeof *port;
+        for (; good && connections; connections--)
+            good = uccl_accept(listener, SOON_MS, &conn) == 0;
         uccl_close(engine);
         _exit(good ? 0 : 1);
     }
@@ -182,7 +189,7 @@ BOTH(descriptors, connect)
     uint16_t port;
     int status, error = UCCL_ENOMEM;
     unsigned left = 0, before;
-    pid_t server = start_server(lend, &port);
+    pid_t server = start_server(lend, "udp", 1, &port);
     uccl_engine *engine = open_lending(lend);
     IS(uccl_handle_from_address("127.0.0.1", port, &handle), 0);
     fill_gaps();
@@ -201,6 +208,34 @@ BOTH(descriptors, connect)
     cr_assert_gt(left, 2);
     IS(error, 0);
     IS(uccl_close(engine), 0);
+    cr_assert_eq(waitpid(server, &status, 0), server);
+    cr_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0, "the server: %x", status);
+}
+
+/* TCP beside UDP takes no descriptor that the connection cannot do without: with more it does not fail again. */
+BOTH(descriptors, connect_both)
+{
+    enum { MORE = 8 }; /* than suffice */
+    struct uccl_handle handle;
+    uccl_conn *conn = NULL;
+    uint16_t port;
+    int status;
+    unsigned good = 0;
+    pid_t server = start_server(lend, "auto", MORE, &port);
+    IS(uccl_handle_from_address("127.0.0.1", port, &handle), 0);
+    uccl_close(open_backend(lend, "auto"));
+    for (unsigned left = 0; good < MORE && left < LEFT_MAX; left++) {
+        uccl_engine *engine = open_backend(lend, "auto");
+        fill_gaps();
+        leave(left);
+        int error = uccl_connect(engine, &handle, SOON_MS, &conn);
+        leave_enough();
+        cr_assert(error == 0 || (error == UCCL_ENOMEM && good == 0), "with %u descriptors left: %s", left,
+                  uccl_strerror(error));
+        good += error == 0;
+        IS(uccl_close(engine), 0);
+    }
+    cr_assert_eq(good, MORE);
     cr_assert_eq(waitpid(server, &status, 0), server);
     cr_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0, "the server: %x", status);
 }

@@ -12,6 +12,7 @@
 #include "nic/udp/udp.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -135,6 +136,18 @@ static void tcp_queue_close(struct nic_queue *base)
     free(queue);
 }
 
+/* Beside another queue: whatever that one needs for a peer comes first, such as a socket that asks for a route. */
+static int leave_one(const struct tcp_queue *queue)
+{
+    char text[FAULT_TEXT];
+    int fd = fcntl(queue->epoll_fd, F_DUPFD_CLOEXEC, 0), error = errno;
+    close_fd(fd);
+    if (fd >= 0)
+        return 0;
+    LOG_WARNING("no TCP connections beside UDP, as these would take the last descriptor: %s", fault_text(error, text));
+    return fault_error(error);
+}
+
 static int open_descriptors(struct tcp_queue *queue)
 {
     char text[FAULT_TEXT];
@@ -149,6 +162,8 @@ static int open_descriptors(struct tcp_queue *queue)
     int error = tcp_listen(queue);
     if (error == 0)
         tcp_links_open(queue);
+    if (error == 0 && queue->setup.beside)
+        error = leave_one(queue);
     return error;
 }
 
