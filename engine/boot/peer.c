@@ -663,7 +663,7 @@ void peer_flow_lost_rail(struct peer_flow *flow, unsigned rail, bool lost)
         return; /* the peer has ended its connections */
     if (!lost && !(flow->rails_lost >> rail & 1))
         return; /* its loss was no fault of the NIC */
-    flow->rails_lost ^= UINT32_C(1) << rail; /* the two come in turn */
+    flow->rails_lost ^= UINT32_C(1) << rail;
     if (nic && lost)
         COUNT(&queue->ends[nic - 1], losses, 1);
     else if (nic)

@@ -172,8 +172,8 @@ void pipes_carry(struct world *world, struct pair *pair, unsigned side, unsigned
         begin_ns = pipe->last_ns[side];
     pipe->last_ns[side] = at_ns;
     pipe->queued[side] += length;
-    struct pipe_event event = {
-        PIPE_RECORD, (uint8_t)!side, (uint8_t)rail, (uint16_t)port, pair, pipe->generation, record, 0};
+    struct pipe_event event = {PIPE_RECORD, (uint8_t)!side,   (uint8_t)rail, (uint16_t)port,
+                               pair,        pipe->generation, record,        0};
     if (wire_is_bulk(bytes, length))
         come_in_parts(world, &event, begin_ns, at_ns);
     push(world, at_ns, event);
