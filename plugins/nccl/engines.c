@@ -33,6 +33,7 @@ static const struct {
     {"UCCL_EAGER_WINDOW_KB", "128"},     /* likewise, of small messages */
     {"UCCL_ACCEPT_WAIT_MS", "86400000"}, /* NCCL itself knows how long to wait for a rank */
     {"UCCL_MAX_REQUESTS", "1048576"},    /* receives of many communicators must leave some to sends */
+    {"UCCL_SPIN_US", "200"},             /* threads that share short messages have one every 100 us or so */
 };
 
 /* TCP, alone or beside UDP (auto), is for who asks for it: NCCL's traffic has not been measured over it. */

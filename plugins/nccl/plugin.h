@@ -11,6 +11,7 @@
  *   memory.c     registrations
  *   requests.c   sends, receives, flushes
  *   log.c        NCCL's logger, errors in NCCL's terms
+ *   tuner.c      what the protocol LL takes, for NCCL's choice of one
  *
  * Words: a *communicator* (comm) is a one-way connection, as in NCCL's interface; a *context* is one of NCCL's own
  * communicators, that of an application.
@@ -28,6 +29,9 @@
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
+
+/* Tables, which are all that the library exports. */
+#define EXPORTED __attribute__((visibility("default")))
 
 /* ---- log.c ------------------------------------------------------------------------------------ */
 

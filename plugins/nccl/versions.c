@@ -8,9 +8,6 @@
 
 #include <string.h>
 
-/* The one thing that the library exports. */
-#define EXPORTED __attribute__((visibility("default")))
-
 /* ---- all versions ----------------------------------------------------------------------------- */
 
 static enum nccl_result devices(int *ndev)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The declarations of plugins/nccl/nccl_net.h against the measured layouts (layout.def). TAP, a line per structure. */
+/* The declarations of plugins/nccl/nccl_*.h against the measured layouts (layout.def). TAP, a line per structure. */
 #include "nccl_net.h"
+#include "nccl_tuner.h"
 
 #include <stdbool.h>
 #include <stdio.h>
