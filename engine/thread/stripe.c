@@ -100,6 +100,7 @@ static bool make_part(struct uccl_request *request, unsigned index)
     part->exported = request->exported;
     part->class = request->class;
     part->staged.memory = request->staged.memory;
+    part->staged.error = UCCL_OK;
     part->mr_users = NULL;
     part->part = (uint8_t)index;
     part->carries = false;
@@ -402,6 +403,21 @@ void stripe_request_over(struct uccl_request *request)
     stripe_let_go(stripes); /* last: whoever has closed finds the request ended */
 }
 
+/*
+ * A receive is whole, but bytes of a part may not have reached its memory: their copies end after the core has reported
+ * them. Those of the home thread's share: copier_settle().
+ */
+static void note_failed_copies(struct uccl_request *request)
+{
+    struct core_msg *msg = &request->msg;
+    for (const struct uccl_request *part = request->parts; part && msg->status == UCCL_OK; part = part->next_part) {
+        if (part->staged.error) {
+            msg->status = part->staged.error;
+            msg->moved_bytes = 0;
+        }
+    }
+}
+
 /* The home thread's share or a part has finished; the last of them completes the request. */
 static void finish_one(struct engine_thread *thread, struct uccl_request *request)
 {
@@ -414,6 +430,8 @@ static void finish_one(struct engine_thread *thread, struct uccl_request *reques
      * whole all the same: a send may still await acks, and a short message did not need some parts. */
     if (request->msg.status == UCCL_ECANCELED && part_status != UCCL_OK)
         request->msg.status = part_status;
+    if (request->msg.kind == CORE_RECV && request->staged.memory)
+        note_failed_copies(request);
     free_parts(request);
     if (!request->service)
         stripe_request_over(request);

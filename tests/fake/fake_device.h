@@ -62,6 +62,7 @@ static struct {
     _Atomic bool hold;           /* no copy ends */
     _Atomic int hold_device;     /* no copy of this one ends */
     _Atomic int fail_after;      /* copies; below 0: none fails */
+    _Atomic uintptr_t fail_from; /* copies to or from this address and above fail; 0: none */
     _Atomic int refuse_after[2]; /* copies of each direction, from which on none is taken; below 0: all are */
     _Atomic int open_error, pin_error;
     bool exports, managed; /* dma-bufs; all of its memory is */
@@ -351,7 +352,7 @@ static inline int fake_poll(struct mem_stage *stage, void **cookie)
         ring->count--;
         stage->in_flight--;
         *cookie = copy->cookie;
-        if (fake.fail_after == 0)
+        if (fake.fail_after == 0 || (fake.fail_from && copy->device_address >= fake.fail_from))
             return UCCL_EIO;
         if (fake.fail_after > 0)
             fake.fail_after--;

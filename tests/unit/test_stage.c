@@ -473,6 +473,31 @@ Test(stage, bytes_of_a_part_outlive_its_end, .timeout = TIMEOUT_S)
     }
 }
 
+/* Every byte has come, and then a copy fails of what another thread than the home thread has received. */
+Test(stage, a_late_failure_of_a_part_is_told, .timeout = TIMEOUT_S)
+{
+    enum { LENGTH = 600000 };
+    stage_open_pair("no", "64", "64", "mmsg", "2");
+    uccl_set_log(log_nothing, NULL);
+    for (unsigned i = 0; i < 4; i++) {
+        struct side from = side_make(pair.engine[0], false, LENGTH), to = side_make(pair.engine[1], true, LENGTH);
+        uccl_request *send, *recv;
+        fake.hold = true;
+        IS(uccl_recv_async(pair.conn[1], to.memory, LENGTH, to.mr, &recv), 0);
+        IS(uccl_send_async(pair.conn[0], from.memory, LENGTH, from.mr, &send), 0);
+        cr_assert_eq(end_of(send, 0), LENGTH);
+        fake.fail_from = (uintptr_t)to.memory + LENGTH / 2 + CORE_STRIPE_UNIT; /* in the second of two ranges */
+        fake.hold = false;
+        cr_assert_eq(end_of(recv, UCCL_EIO), 0);
+        fake.fail_from = 0;
+        side_free(&from);
+        side_free(&to);
+    }
+    const bool device[2] = {true, true};
+    one_message(device, LENGTH, (const size_t[2]){0, 0}, 0, 1);
+    stage_close_pair();
+}
+
 /* Copies that the device does not take at all, of either direction. */
 Test(stage, fetches_are_refused, .timeout = TIMEOUT_S)
 {
