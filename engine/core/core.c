@@ -345,14 +345,16 @@ unsigned core_copy_target(struct core *core, const uint8_t *header, size_t lengt
         missing = 1;
     if (missing < count)
         count = missing;
+    struct conn *conn = flow_find_conn(flow, frame->conn);
     /* The chunk's last datagram may be shorter than the others. A full one copied to its offset could reach into
      * the next chunk, which may have arrived (a staged send cuts its chunks at its blocks, not at datagrams). Of a
-     * striped message the next chunk may have come over another flow. */
-    if (count > 1 && packet.index + count == packet.count && (flow->sack.end > seq + 1 || frame->data.stripes > 1))
+     * striped message the next chunk may have come over another flow, also of one that does not say so yet as it began
+     * ahead of its clear-to-send. */
+    bool shared = frame->data.stripes > 1 || (conn && conn->leader);
+    if (count > 1 && packet.index + count == packet.count && (flow->sack.end > seq + 1 || shared))
         count--;
     struct wire_data data = frame->data;
     data.length = (uint32_t)wire_bulk_payload(length, stride, count);
-    struct conn *conn = flow_find_conn(flow, frame->conn);
     *msg = conn ? conn_data_target(conn, &data) : NULL;
     *offset_bytes = data.offset;
     return *msg && !(*msg)->watched ? count : 0;

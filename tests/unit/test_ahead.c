@@ -404,6 +404,26 @@ Test(ahead, further_flows_take_what_is_left)
     assert_rest();
 }
 
+/*
+ * Where the last datagram of what went ahead is lost, GRO may join a longer one to those before it, whose bytes would reach
+ * into what another flow has brought.
+ */
+Test(ahead, no_place_that_reaches_into_what_further_flows_bring)
+{
+    open_plain(true);
+    next.stripes = 3;
+    write_of(4 * AHEAD);
+    duo_transmit(0);
+    deliver(0);
+    cr_assert_eq(writes_posted, 2);
+    const struct duo_datagram *end = &duo_queue[0][duo_queued[0] - 1], *before = end - 1;
+    cr_assert_lt(end->length, before->length);
+    struct core_msg *msg;
+    uint64_t offset;
+    cr_assert_eq(core_copy_target(duo_core[1], before->bytes, 2 * before->length, before->length, &msg, &offset), 1);
+    cr_assert_eq(msg, &writes[1]->msg);
+}
+
 /* Though they could all go without one. */
 Test(ahead, further_flows_take_what_has_not_left)
 {
