@@ -257,6 +257,11 @@ void core_conn_peer_dead(struct core *core, struct conn *conn, uint64_t now_ns)
     core_conn_fail(core, conn, UCCL_EPEERDEAD, now_ns);
 }
 
+bool core_conn_has_failed(const struct conn *conn)
+{
+    return conn->state == CONN_FAILED;
+}
+
 void core_conn_announce(struct core *core, struct conn *conn, uint64_t now_ns)
 {
     core->now_ns = now_ns;

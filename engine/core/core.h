@@ -276,6 +276,9 @@ void core_conn_peer_dead(struct core *core, struct conn *conn, uint64_t now_ns);
 /* The same for another reason: `status`. */
 void core_conn_fail(struct core *core, struct conn *conn, int32_t status, uint64_t now_ns);
 
+/* Whether a connection has failed, though its event may not have been taken yet. */
+bool core_conn_has_failed(const struct conn *conn);
+
 /* Tries to complete a submitted message early; its event comes in any case. */
 void core_cancel(struct core *core, struct core_msg *msg, uint64_t now_ns);
 

@@ -366,11 +366,14 @@ static int32_t why_not_whole(const struct one_request *r)
     return status == UCCL_ECANCELED || status == UCCL_EIO ? status : UCCL_EACCESS;
 }
 
-/* Whether a message has ended with its connection, not by itself. */
+/* Whether a message has ended with its connection, not by itself. Of memory of a device its copies may have failed. */
 static bool ended_with_connection(const struct one_request *r)
 {
     int32_t status = r->request.msg.status;
-    return status == UCCL_EPEERDEAD || status == UCCL_ECLOSED || status == UCCL_ETIMEDOUT || status == UCCL_EPROTO;
+    bool copies = r->request.staged.memory && (status == UCCL_EIO || status == UCCL_ENOMEM);
+    if (status == UCCL_OK || status == UCCL_ECANCELED || status == UCCL_ETRUNCATED)
+        return false;
+    return !copies || r->of->status || core_conn_has_failed(r->request.msg.conn);
 }
 
 void serve_ended(struct one_request *r)

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What both sides are told of a write that has failed at its target (engine/thread/onesided_serve.c). */
+#include "mem/mem.h"
 #include "thread/onesided.h"
 #include "thread/state.h"
 
-#include <criterion/criterion.h>
-#include <stdlib.h>
+#include "duo.h"
 
 static struct params params;
-static struct engine_thread thread = {.params = &params};
+static struct counters counters;
+static struct engine_thread thread = {.params = &params, .counters = &counters};
 
 static struct one_request *new_request(struct onesided *one, enum one_kind kind)
 {
@@ -60,17 +61,24 @@ static void note_arrives(struct onesided *one, uint64_t id)
     *link = one->arriving.tail = r;
 }
 
-/* The peer dies while the first of two writes lacks bytes. The second is whole, but its notification would come first.
+/*
+ * Of two writes the first lacks bytes and ends with `status`, the second is whole, but its notification would come first.
+ * How many of three notifications are told, of which the third is of no write.
  */
-Test(onesided_serve, nothing_is_told_behind_what_is_lost_with_its_connection)
+static unsigned told_behind(int32_t status, bool staged, bool failed)
 {
     static struct served served[OPS_MAX];
-    static struct counters counters;
+    static const struct mem_identity memory;
     struct exported exported = {.users = 1};
     struct done dones[CONTROL_DONES_MAX];
     struct notes notes;
     struct onesided one = {.thread = &thread, .dones = dones, .serving = 1, .served = served, .notes = &notes};
-    thread.counters = &counters;
+    unsigned told = 0;
+    duo_defaults();
+    duo_open();
+    thread.core = duo_core[0];
+    one.annexes[ANNEX_NOTES] = duo_conn[0][0];
+    one.annexes[ANNEX_WRITES] = duo_conn[0][1];
     notes_init(&notes);
     served[1] = (struct served){.id = 2, .used = true, .last = true, .tail = CONTROL_NOTE, .pending = 1};
     served[2] = (struct served){.id = 4, .used = true, .last = true, .tail = CONTROL_NOTE, .finished = true};
@@ -82,8 +90,46 @@ Test(onesided_serve, nothing_is_told_behind_what_is_lost_with_its_connection)
     struct one_request *r = new_request(&one, ONE_WRITE_IN);
     r->served = &served[1];
     r->only = &exported;
-    r->request.msg = (struct core_msg){.kind = CORE_RECV, .status = UCCL_EPEERDEAD, .size_bytes = 100};
+    r->request.staged.memory = staged ? &memory : NULL;
+    r->request.msg = (struct core_msg){
+        .conn = one.annexes[ANNEX_WRITES], .kind = CORE_RECV, .status = status, .size_bytes = 100};
+    if (failed)
+        core_conn_fail(thread.core, r->request.msg.conn, status, duo_now);
     serve_ended(r);
+    for (const struct note *note = notes.head; note; note = note->next)
+        told++;
+    notes_free(&notes);
+    return told;
+}
+
+Test(onesided_serve, nothing_is_told_behind_what_is_lost_with_its_connection)
+{
+    static const int32_t codes[] = {UCCL_EPEERDEAD, UCCL_ECLOSED, UCCL_ETIMEDOUT, UCCL_EPROTO, UCCL_ENOMEM, UCCL_EIO};
+    for (unsigned i = 0; i < sizeof codes / sizeof codes[0]; i++) {
+        cr_assert_eq(told_behind(codes[i], false, true), 0, "%s", uccl_strerror(codes[i]));
+        cr_assert_eq(told_behind(codes[i], true, true), 0, "%s", uccl_strerror(codes[i]));
+    }
+    cr_assert_eq(told_behind(UCCL_ECLOSED, false, false), 0, "the peer sends nothing more");
+}
+
+/* Nor is the notification of a write that was refused, but those behind it are. */
+Test(onesided_serve, what_has_failed_by_itself_leaves_a_gap)
+{
+    static const int32_t codes[] = {UCCL_ECANCELED, UCCL_ETRUNCATED, UCCL_ENOMEM, UCCL_EIO};
+    for (unsigned i = 0; i < sizeof codes / sizeof codes[0]; i++)
+        cr_assert_eq(told_behind(codes[i], true, false), 2, "%s", uccl_strerror(codes[i]));
+}
+
+/* A notification that is lost itself, as memory is short, and one behind it that has come. */
+Test(onesided_serve, nothing_is_told_behind_a_notification_that_is_lost)
+{
+    struct notes notes;
+    struct onesided one = {.thread = &thread, .status = UCCL_ENOMEM, .notes = &notes};
+    notes_init(&notes);
+    note_arrives(&one, 0);
+    note_arrives(&one, 0);
+    one.arriving.head->request.msg.status = UCCL_ENOMEM;
+    serve_notes(&one);
     cr_assert_null(one.arriving.head);
     cr_assert_null(notes.head);
     notes_free(&notes);
