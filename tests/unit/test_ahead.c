@@ -405,8 +405,8 @@ Test(ahead, further_flows_take_what_is_left)
 }
 
 /*
- * Where the last datagram of what went ahead is lost, GRO may join a longer one to those before it, whose bytes would reach
- * into what another flow has brought.
+ * Where the last datagram of what went ahead is lost, GRO may join a longer one to those before it, whose bytes would
+ * reach into what another flow has brought.
  */
 Test(ahead, no_place_that_reaches_into_what_further_flows_bring)
 {

@@ -62,8 +62,8 @@ static void note_arrives(struct onesided *one, uint64_t id)
 }
 
 /*
- * Of two writes the first lacks bytes and ends with `status`, the second is whole, but its notification would come first.
- * How many of three notifications are told, of which the third is of no write.
+ * Of two writes the first lacks bytes and ends with `status`, the second is whole, but its notification would come
+ * first. How many of three notifications are told, of which the third is of no write.
  */
 static unsigned told_behind(int32_t status, bool staged, bool failed)
 {
@@ -91,8 +91,8 @@ static unsigned told_behind(int32_t status, bool staged, bool failed)
     r->served = &served[1];
     r->only = &exported;
     r->request.staged.memory = staged ? &memory : NULL;
-    r->request.msg = (struct core_msg){
-        .conn = one.annexes[ANNEX_WRITES], .kind = CORE_RECV, .status = status, .size_bytes = 100};
+    r->request.msg =
+        (struct core_msg){.conn = one.annexes[ANNEX_WRITES], .kind = CORE_RECV, .status = status, .size_bytes = 100};
     if (failed)
         core_conn_fail(thread.core, r->request.msg.conn, status, duo_now);
     serve_ended(r);
