@@ -89,18 +89,27 @@ static void version_3(void)
     IS(net->finalize(context), NCCL_SUCCESS);
 }
 
+static const struct {
+    const char *name;
+    void (*run)(void);
+} CASES[] = {
+    {"times of LL", times_of_ll},
+    {"version 3", version_3},
+};
+
 int main(int argc, char **argv)
 {
+    unsigned count = sizeof CASES / sizeof CASES[0];
     if (argc < 2)
         return 2;
     plugin_path = argv[1];
     setenv("UCCL_SOCKET_IFNAME", "=lo", 1);
     setenv("UCCL_BACKEND", "udp", 1);
     unsetenv("NCCL_NET");
-    printf("1..2\n");
-    times_of_ll();
-    printf("ok 1 - times of LL\n");
-    version_3();
-    printf("ok 2 - version 3\n");
+    printf("1..%u\n", count);
+    for (unsigned i = 0; i < count; i++) {
+        CASES[i].run();
+        printf("ok %u - %s\n", i + 1, CASES[i].name);
+    }
     return 0;
 }
