@@ -157,6 +157,28 @@ Test(split, delivered_before_the_owner_has_answered, .init = setup)
     assert_arrived_whole();
 }
 
+/* The peer says so, which is a lie, while chunks are not acked, and the owner gives the message its next range. */
+Test(split, delivered_before_it_gets_its_next_range, .init = setup)
+{
+    enum { TO = 10000 };
+    give(0, TO);
+    duo_transmit(0);
+    cr_assert(send->asks, "for its next range");
+    duo_drop(0);
+    core_msg_whole(duo_core[1], &recv->msg, SIZE, duo_now);
+    core_flush_acks(duo_core[1]);
+    duo_transmit(1);
+    duo_deliver(1);
+    cr_assert(!send->ended && duo_conn[0][0]->settling.head == &send->msg);
+    core_send_range(duo_core[0], &send->msg, TO, SIZE);
+    send->asks = 0;
+    cr_assert_null(duo_conn[0][0]->bulk.head, "it is on two lists");
+    duo_run(50 * MS);
+    cr_assert_not(send->asks);
+    duo_assert_ended(send, UCCL_OK, SIZE);
+    duo_assert_rest();
+}
+
 Test(split, it_ends_before, .init = setup)
 {
     core_cancel(duo_core[0], &send->msg, duo_now);
