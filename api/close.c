@@ -32,6 +32,9 @@ static void free_kept(struct uccl_engine *engine)
             continue;
         }
         *link = conn->next;
+        if (conn->stripes.onesided)
+            onesided_free(conn->stripes.onesided);
+        conn->stripes.onesided = NULL;
         keep_closed(engine, conn);
     }
 }
@@ -44,8 +47,7 @@ static void conn_free(struct uccl_conn *conn)
     if (conn->next)
         conn->next->prev = conn->prev;
     if (conn->stripes.onesided)
-        onesided_free(conn->stripes.onesided);
-    conn->stripes.onesided = NULL;
+        notes_drop(&engine->notes, conn->stripes.onesided);
     engine->abandoned -= conn->abandoned;
     conn_unmap_ends(conn);
     put_conn_id(engine, conn->id);
@@ -236,7 +238,7 @@ void connections_forget(struct uccl_engine *engine)
         struct uccl_conn *conn = engine->conns;
         engine->conns = conn->next;
         if (conn->stripes.onesided)
-            onesided_forget(conn->stripes.onesided);
+            onesided_free(conn->stripes.onesided);
         conn_unmap_ends(conn);
         free(conn);
     }

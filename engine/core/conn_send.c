@@ -79,7 +79,7 @@ void conn_send_range(struct conn *conn, struct core_msg *msg, uint64_t from, uin
 {
     assert(msg->flags & MSG_ASKS && msg->state == MSG_PARKED && from <= to && to <= msg->size_bytes);
     msg->flags &= (uint8_t)~MSG_ASKS;
-    if (from == to || msg->flags & MSG_DELIVERED) { /* delivered: on `settling`. A peer may say so while bytes are left */
+    if (from == to || msg->flags & MSG_DELIVERED) { /* on `settling`; a peer may say so while bytes are left */
         msg->state = MSG_SENT;
         if (msg->chunks_live == 0)
             conn_chunk_gone(conn, msg);

@@ -50,7 +50,7 @@ void onesided_begin(struct onesided *one)
     core_annex_follow(one->annexes[ANNEX_WRITES], one->annexes[ANNEX_CONTROL]);
 }
 
-void onesided_forget(struct onesided *one)
+void onesided_free(struct onesided *one)
 {
     for (struct one_request *r; (r = one->arriving.head);) { /* they found no room in the queue */
         one->arriving.head = r->next_in;
@@ -61,12 +61,6 @@ void onesided_forget(struct onesided *one)
     free(one->served);
     free(one->dones);
     free(one);
-}
-
-void onesided_free(struct onesided *one)
-{
-    notes_drop(one->notes, one);
-    onesided_forget(one);
 }
 
 void onesided_end_thread(struct engine_thread *thread)
@@ -91,33 +85,43 @@ static void be_due_no_more(struct onesided *one)
     one->due = false;
 }
 
+/*
+ * What is left once the annexes have ended may wait for copies of a device, which may hang. Then our hold ends before
+ * it: the other ends close, and the connection is freed but for this struct (api/close.c). Each such message has a hold
+ * of its own.
+ */
 static void settle(struct onesided *one)
 {
     struct engine_thread *thread = one->thread;
     ops_launch(one);
-    if (!one->closed || one->ended < ANNEXES || one->live || one->first)
+    bool over = !one->live && !one->first, copies = one->live && one->live == one->copied, held = !one->parting;
+    if (!one->closed || one->ended < ANNEXES || !(over || copies))
         return;
-    be_due_no_more(one);
-    *(one->prev ? &one->prev->next : &thread->ones) = one->next;
-    if (one->next)
-        one->next->prev = one->prev;
-    stripe_home_over(one->home);
-    stripe_let_go(one->home);
+    if (over) {
+        be_due_no_more(one);
+        *(one->prev ? &one->prev->next : &thread->ones) = one->next;
+        if (one->next)
+            one->next->prev = one->prev;
+    }
+    one->parting = true;
+    if (held) {
+        stripe_home_over(one->home);
+        stripe_let_go(one->home);
+    }
 }
 
 static void ended(struct engine_thread *thread, struct uccl_request *request)
 {
     struct one_request *r = (struct one_request *)request;
     struct onesided *one = r->of;
+    struct stripe_set *home = one->home;
+    bool staged = request->staged.memory;
     (void)thread;
     *(r->prev ? &r->prev->next : &one->requests) = r->next;
     if (r->next)
         r->next->prev = r->prev;
     one->live--;
-    if (request->staged.memory) {
-        atomic_fetch_sub(&one->home->staged, 1);
-        stripe_let_go(one->home); /* not the last hold: ours is left */
-    }
+    one->copied -= staged;
     switch ((enum one_kind)r->kind) {
     case ONE_CONTROL_OUT:
         one_put(r);
@@ -137,6 +141,10 @@ static void ended(struct engine_thread *thread, struct uccl_request *request)
         break;
     }
     settle(one);
+    if (staged) { /* the last hold, perhaps */
+        atomic_fetch_sub(&home->staged, 1);
+        stripe_let_go(home);
+    }
 }
 
 void onesided_event(struct onesided *one, enum annex annex, enum core_event_kind kind, int32_t status)

@@ -148,11 +148,13 @@ struct onesided {
     struct onesided *next_due;    /* DONE messages are due, or notes to be tried again */
     bool due;
     bool closed;
-    bool dropped;   /* the operations of a failed one have been ended */
-    bool notes_end; /* one of its notifications is lost with it: none behind that may be told */
-    int32_t status; /* why no operation may go on; 0 */
-    unsigned ended; /* annexes that have */
-    uint32_t live;  /* messages */
+    bool dropped;    /* the operations of a failed one have been ended */
+    bool parting;    /* all annexes have ended: they are not used any more. What is left waits for copies of a device */
+    bool notes_end;  /* one of its notifications is lost with it: none behind that may be told */
+    int32_t status;  /* why no operation may go on; 0 */
+    unsigned ended;  /* annexes that have */
+    uint32_t live;   /* messages */
+    uint32_t copied; /* of them: to or from memory of a device, each with a hold on the connection */
     struct one_request *requests;
     /* our operations */
     struct op *first, *last;
@@ -178,10 +180,8 @@ const struct annex_setup *onesided_annex(enum annex annex);
 struct onesided *onesided_new(struct engine_thread *thread, struct stripe_set *home, void *owner,
                               struct exports *exports, struct notes *notes);
 void onesided_begin(struct onesided *one);
-/* All is over. Any thread. Drops its notifications. */
+/* All is over, and its notifications are dropped. Any thread. */
 void onesided_free(struct onesided *one);
-/* The same in a child of fork(), where another thread of the parent's may have had the lock of the notifications. */
-void onesided_forget(struct onesided *one);
 
 /* COMMAND_OP. */
 void onesided_submit(struct engine_thread *thread, struct op *op);

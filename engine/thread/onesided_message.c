@@ -98,6 +98,7 @@ void one_submit(struct one_request *r, uint8_t *buffer, uint64_t bytes, const st
         atomic_fetch_add(&thread->staged, 1); /* a borrower gives the engine back */
         atomic_fetch_add(&one->home->holds, 1);
         atomic_fetch_add(&one->home->staged, 1);
+        one->copied++;
     }
     if (request->stripes)
         stripe_submit(thread, request, clock_now_ns());
@@ -145,7 +146,7 @@ void one_be_due(struct onesided *one)
 
 void one_break(struct onesided *one, int32_t status)
 {
-    for (unsigned i = 0; i < ANNEXES; i++)
+    for (unsigned i = 0; i < ANNEXES && !one->parting; i++)
         core_conn_fail(one->thread->core, one->annexes[i], status, clock_now_ns());
     one_fail(one, status);
 }

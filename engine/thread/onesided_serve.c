@@ -90,7 +90,10 @@ static void take_controls(struct onesided *one)
             continue;
         }
         on_control(one, r);
-        post(one, r);
+        if (one->parting)
+            one_put(r);
+        else
+            post(one, r);
     }
 }
 

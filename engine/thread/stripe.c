@@ -381,6 +381,8 @@ void stripe_look(struct engine_thread *thread, struct uccl_request *request, uin
                        now_ns);
         return;
     }
+    if (request->staged.memory && request->staged.over) /* as in stripe_cancel() */
+        return;
     atomic_store(&request->wants_flow, false);
     uint64_t taken = atomic_load_explicit(&request->spread_bytes, memory_order_relaxed);
     if (takes_another_flow(request, taken, CORE_STRIPE_UNIT))
@@ -498,6 +500,8 @@ static void part_ended(struct engine_thread *thread, struct uccl_request *part)
  */
 void stripe_cancel(struct engine_thread *thread, struct uccl_request *request, uint64_t now_ns)
 {
+    if (request->staged.memory && request->staged.over) /* it waits for copies, and its connection may be gone */
+        return;
     if (request->parts && atomic_load_explicit(&request->part_status, memory_order_relaxed) == UCCL_EPEERDEAD)
         core_conn_peer_dead(thread->core, request->msg.conn, now_ns);
     else

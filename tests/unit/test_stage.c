@@ -289,7 +289,7 @@ Test(stage, engine_closes, .timeout = TIMEOUT_S)
 }
 
 /* A device that never ends its copies does not keep an engine from being closed. */
-Test(stage, hung_device, .timeout = TIMEOUT_S, .exit_code = 7)
+Test(stage, hung_device, .timeout = 20, .exit_code = 7)
 {
     enum { COUNT = 20, LENGTH = 600000, LEFT_ALL_WELL = 7 };
     stage_open_pair("no", "64", "8", "mmsg", "2");
@@ -341,6 +341,92 @@ Test(stage, a_device_outlasts_a_connection, .timeout = TIMEOUT_S)
     connect_now(pair.engine[0], &pair.handle, pair.listener, pair.conn);
     cr_assert_null(pair.engine[0]->kept);
     stage_close_pair();
+}
+
+/* Nor with one-sided operations, of either side. */
+static void hung_operations(bool write, bool device_here, int closer)
+{
+    enum { LENGTH = 600000, LEFT_ALL_WELL = 7 };
+    stage_open_pair("no", "64", "8", "mmsg", "2");
+    uccl_set_log(log_nothing, NULL);
+    struct side local = side_make(pair.engine[0], device_here, LENGTH);
+    struct side remote = side_make(pair.engine[1], !device_here, LENGTH);
+    uint8_t ref[UCCL_REF_BYTES];
+    uccl_export *exported;
+    uccl_remote *imported;
+    uccl_request *request;
+    IS(uccl_export_mr(remote.mr, remote.memory, LENGTH, UCCL_ACCESS_READ | UCCL_ACCESS_WRITE, ref, &exported), 0);
+    IS(uccl_import(pair.conn[0], ref, &imported), 0);
+    struct uccl_piece piece = {.local = local.memory, .mr = local.mr, .length = LENGTH, .remote = imported};
+    fake.hold = true;
+    IS((write ? uccl_write_async : uccl_read_async)(pair.conn[0], &piece, 1, NULL, &request), 0);
+    sleep_us(300000);
+    uint64_t start_ms = now_ms();
+    IS(uccl_conn_close(pair.conn[closer]), 0);
+    cr_assert_lt(now_ms() - start_ms, 2500);
+    IS(uccl_remote_free(imported), 0);
+    pair_close(&pair);
+    cr_assert_lt(now_ms() - start_ms, 10000);
+    _exit(LEFT_ALL_WELL);
+}
+
+Test(stage, hung_write, .timeout = 20, .exit_code = 7)
+{
+    hung_operations(true, true, 0);
+}
+
+Test(stage, hung_read, .timeout = 20, .exit_code = 7)
+{
+    hung_operations(false, true, 0);
+}
+
+Test(stage, hung_write_at_the_target, .timeout = 20, .exit_code = 7)
+{
+    hung_operations(true, false, 1);
+}
+
+Test(stage, hung_read_at_the_target, .timeout = 20, .exit_code = 7)
+{
+    hung_operations(false, false, 1);
+}
+
+/* Operations of a connection of which a device lets go after it was closed. */
+Test(stage, a_device_outlasts_operations, .timeout = TIMEOUT_S)
+{
+    enum { LENGTH = 600000, SMALL = 5000 };
+    for (unsigned way = 0; way < 4; way++) {
+        stage_open_pair("no", "64", "8", "mmsg", "2");
+        unsigned closer = way / 2;
+        struct side local = side_make(pair.engine[0], closer == 0, LENGTH);
+        struct side remote = side_make(pair.engine[1], closer == 1, LENGTH);
+        uint8_t ref[UCCL_REF_BYTES];
+        uccl_export *exported;
+        uccl_remote *imported;
+        uccl_request *requests[4];
+        IS(uccl_export_mr(remote.mr, remote.memory, LENGTH, UCCL_ACCESS_READ | UCCL_ACCESS_WRITE, ref, &exported), 0);
+        IS(uccl_import(pair.conn[0], ref, &imported), 0);
+        fake.hold = true;
+        for (unsigned i = 0; i < 4; i++) { /* large and small */
+            struct uccl_piece piece = {
+                .local = local.memory, .mr = local.mr, .length = i % 2 ? SMALL : LENGTH, .remote = imported};
+            IS((way % 2 ? uccl_write_async : uccl_read_async)(pair.conn[0], &piece, 1, NULL, &requests[i]), 0);
+        }
+        sleep_us(300000);
+        IS(uccl_conn_close(pair.conn[closer]), 0);
+        cr_assert_not_null(pair.engine[closer]->kept);
+        fake.hold = false;
+        for (unsigned i = 0; i < 4; i++)
+            cr_assert_neq(uccl_wait(requests[i], SOON_MS, NULL), UCCL_ETIMEDOUT);
+        for (uint64_t end_ms = now_ms() + SOON_MS; pair.engine[closer]->kept; sleep_us(1000)) {
+            cr_assert_lt(now_ms(), end_ms);
+            free_abandoned(pair.engine[closer]);
+        }
+        IS(uccl_remote_free(imported), 0);
+        IS(uccl_revoke(exported, SOON_MS), 0);
+        side_free(&local);
+        side_free(&remote);
+        stage_close_pair();
+    }
 }
 
 static void *release(void *unused)
