@@ -59,11 +59,15 @@ const struct cc_ops cc_none = {.name = "none", .init = begin, .on_ack = on_ack, 
 
 /* ---- paths ----------------------------------------------------------------------------------- */
 
-/* A path keeps its turn for so many records: the NIC writes them in one system call (TCP_BATCH_MAX). */
-enum { TURN_RECORDS = 4 };
+/*
+ * A path keeps its turn for so many records, or until it is full: one that is slow leaves the rest to others. Records
+ * in a row leave with one system call (TCP_BATCH_MAX), and where sender and receiver share a cache, one connection
+ * moves more than several in turn.
+ */
+enum { TURN_RECORDS = 64 };
 static bool in_turn(const struct path *path)
 {
-    return (path->next_seq - 1) % TURN_RECORDS != 0;
+    return (path->next_seq - path->turn_seq) % TURN_RECORDS != 0;
 }
 
 /* Whether a path is to be taken rather than another one. */

@@ -52,7 +52,9 @@ void core_path_room(struct core *core, struct flow *flow, unsigned rail_index, u
     core->now_ns = now_ns;
     if (flow->dead || !is_path(flow, rail_index, port))
         return;
-    rail->paths.paths[port].channel = CHANNEL_ROOM;
+    struct path *path = &rail->paths.paths[port];
+    path->channel = CHANNEL_ROOM;
+    path->turn_seq = path->next_seq;
     if (rail->joins)
         rail_join(flow);
     else

@@ -27,6 +27,7 @@ enum channel_state { CHANNEL_DOWN, CHANNEL_FULL, CHANNEL_ROOM };
 struct path {
     uint32_t next_seq;   /* path sequence of the next transmission, from 1 */
     uint32_t acked_seq;  /* highest path sequence that an ack named; 0: none */
+    uint32_t turn_seq;   /* next_seq when it had room again: a turn of its began then (channel.c) */
     uint32_t in_flight;  /* chunks; sent.c counts them */
     struct queue flying; /* and lists them, by time of transmission */
     uint32_t delay_ns;   /* smoothed; 0: unknown */

@@ -114,20 +114,50 @@ Test(channel, small_and_control_have_a_path_of_their_own, .init = open_up)
     cr_assert_eq(waiting.bulk[0], 0);
     cr_assert_eq(waiting.records[0], 1);
     cr_assert_eq(waiting.bulk[1] + waiting.bulk[2] + waiting.bulk[3], 20);
-    for (unsigned path = 1; path < PATHS; path++)
-        cr_assert(waiting.bulk[path] == 4 || waiting.bulk[path] == 8, "in turn, four at a time");
-    unsigned count = 0, before = 0;
-    for (unsigned i = 0; i < duo_queued[0]; i++) {
-        if (!wire_is_bulk(duo_queue[0][i].bytes, duo_queue[0][i].length))
-            continue;
-        cr_assert((path_of(&duo_queue[0][i]) == before) == (count++ % 4 != 0), "record %u", count);
-        before = path_of(&duo_queue[0][i]);
-    }
     duo_talk();
     duo_run(MS);
     duo_assert_arrived(send, recv, SIZE);
     duo_assert_arrived(small, small_recv, 50);
     duo_assert_rest();
+}
+
+Test(channel, paths_take_bulk_in_turns, .init = open_up)
+{
+    enum { TURN = 64, SIZE = (TURN + 30) * (RECORD - WIRE_BULK_HEADER_BYTES) };
+    struct duo_request *recv = receive_ready(SIZE), *send = duo_send(0, SIZE);
+    duo_transmit(0);
+    struct waiting turn = look(0);
+    cr_assert(turn.all == TURN && turn.bulk[1] == TURN, "the window is as long as a turn");
+    duo_deliver(0);
+    duo_transmit(1);
+    duo_deliver(1);
+    duo_transmit(0);
+    turn = look(0);
+    cr_assert_eq(turn.bulk[2], 30);
+    duo_talk();
+    duo_run(MS);
+    duo_assert_arrived(send, recv, SIZE);
+}
+
+Test(channel, a_full_path_loses_its_turn, .init = open_up)
+{
+    enum { SIZE = 200 * (RECORD - WIRE_BULK_HEADER_BYTES) };
+    struct duo_request *recv = receive_ready(SIZE), *send = duo_send(0, SIZE);
+    struct tx_desc desc;
+    cr_assert(core_tx(duo_core[0], &desc, duo_now));
+    cr_assert_eq(desc.port, 1);
+    core_tx_failed(duo_core[0], &desc, duo_now);
+    for (unsigned records = 0; records < 10; records++) {
+        cr_assert(core_tx(duo_core[0], &desc, duo_now));
+        cr_assert_eq(desc.port, 2, "record %u", records);
+        if (records == 0) /* the one that was refused, and no more, waits for this */
+            core_path_room(duo_core[0], duo_flow[0], 0, 1, duo_now);
+    }
+    cut(2); /* nobody has written what was made */
+    mend(2);
+    duo_talk();
+    duo_run(MS);
+    duo_assert_arrived(send, recv, SIZE);
 }
 
 /* No timer sends anything again, however long the peer takes; a probe asks. */
