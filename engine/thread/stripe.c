@@ -413,7 +413,7 @@ static void note_failed_copies(struct uccl_request *request)
 {
     struct core_msg *msg = &request->msg;
     for (const struct uccl_request *part = request->parts; part && msg->status == UCCL_OK; part = part->next_part) {
-        if (part->staged.error) {
+        if (part->carries && part->staged.error) {
             msg->status = part->staged.error;
             msg->moved_bytes = 0;
         }

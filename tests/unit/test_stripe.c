@@ -263,6 +263,37 @@ Test(stripe, flows_that_carried_something_are_counted)
 }
 
 /* The last part to end may end the request on another engine thread than the one that its waiter drives. */
+/* A receive fails with the copies of a part, but not with a part that had no memory and was not needed. */
+Test(stripe, a_part_without_bytes_may_fail)
+{
+    static struct engine_thread thread;
+    static struct stripe_set stripes = {.count = 2, .holds = 4, .staged = 2};
+    static const struct mem_identity memory;
+    static _Atomic uint32_t armed;
+    struct request_pool pool;
+    IS(request_pool_init(&pool, 4), 0);
+    thread.event_armed = &armed;
+    stripes.at[0].thread = &thread;
+    for (unsigned carries = 0; carries < 2; carries++) {
+        struct uccl_request *whole = request_take(&pool), *part = request_take(&pool);
+        whole->msg = (struct core_msg){.kind = CORE_RECV, .status = UCCL_OK, .moved_bytes = 100};
+        whole->staged.memory = &memory;
+        whole->stripes = &stripes;
+        whole->parts = part;
+        atomic_store(&whole->unfinished, 1);
+        part->parent = whole;
+        part->next_part = NULL;
+        part->carries = carries;
+        part->staged.error = UCCL_ENOMEM;
+        atomic_store(&part->state, REQUEST_ENDED);
+        stripe_ended(&thread, whole);
+        cr_assert_eq(atomic_load(&whole->state), REQUEST_ENDED);
+        IS(whole->msg.status, carries ? UCCL_ENOMEM : UCCL_OK);
+        cr_assert_eq(whole->msg.moved_bytes, carries ? 0 : 100);
+    }
+    request_pool_free(&pool);
+}
+
 Test(stripe, a_sleeping_borrower_hears_of_the_last_part, .timeout = TIMEOUT_S)
 {
     struct pair pair;
