@@ -19,8 +19,8 @@ enum {
     ASK_NS = 1000 * NS_PER_US, /* how long a borrower waits for an answer before it asks again */
     YIELD_ALONE_NS = 1000,     /* a yield that takes less has found nobody who waits for this core */
     YIELD_EVERY = 8,           /* polls, then, until the next yield */
-    NAP_NS = 50 * NS_PER_US,   /* the longest sleep while the owner must poll: for copies, flushes, and room in the full
-                             ring   of another thread */
+    NAP_NS = 50 * NS_PER_US,   /* the longest sleep while the owner must poll: for copies, flushes, memory, and room in
+                             the full ring of another thread */
 };
 
 /* Application threads may run the engine, unless it has GPU calls to make (stage.h). */
@@ -67,7 +67,7 @@ static bool sleep_in_nic(struct engine_thread *thread, uint32_t running, uint32_
     core_flush_acks(thread->core);
     loop_transmit(thread);
     uint64_t now_ns = clock_now_ns(), wake_ns = core_deadline(thread->core);
-    if (thread->notices || stage_busy(thread->stage) || flush_busy(&thread->flushes))
+    if (thread->notices || thread->ones_due || stage_busy(thread->stage) || flush_busy(&thread->flushes))
         deadline_ns = now_ns + NAP_NS < deadline_ns ? now_ns + NAP_NS : deadline_ns;
     if (wake_ns > deadline_ns)
         wake_ns = deadline_ns;

@@ -64,7 +64,8 @@ bool notes_add(struct notes *notes, struct onesided *from, struct notes_waiting 
     struct note *note = NULL;
     if (waiting->bytes < NOTES_WAITING_MAX)
         note = malloc(sizeof *note + length);
-    waiting->full = !note;
+    waiting->full = !note && waiting->bytes;
+    waiting->again = !note && !waiting->bytes;
     if (note) {
         *note = (struct note){.from = from, .length = length};
         memcpy(note->bytes, bytes, length);

@@ -34,7 +34,8 @@ struct notes {
 /* What wait of one connection. Under the lock. */
 struct notes_waiting {
     uint64_t bytes;
-    bool full; /* the engine thread waits until some are taken */
+    bool full;  /* the engine thread waits until some are taken */
+    bool again; /* there is no memory, and none waits that could be taken: to be tried again. The engine thread's */
 };
 
 void notes_init(struct notes *notes);
@@ -42,7 +43,7 @@ void notes_free(struct notes *notes);
 /* The descriptor, or an error. */
 int notes_fd(struct notes *notes);
 
-/* Appends a notification of a connection. False: as many wait as may, or there is no memory (`waiting->full`). */
+/* Appends a notification of a connection. False: as many wait as may, or there is no memory (`waiting`). */
 bool notes_add(struct notes *notes, struct onesided *from, struct notes_waiting *waiting, const void *bytes,
                size_t length);
 /* Takes the head off, which the caller frees. Under the lock. */

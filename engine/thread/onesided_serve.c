@@ -441,8 +441,11 @@ static void judge_waiting(struct onesided *one)
 static bool deliver(struct onesided *one, struct one_request *r)
 {
     if (!notes_add(one->notes, one, &one->waiting, r->bytes + NOTE_HEADER_BYTES,
-                   r->request.msg.moved_bytes - NOTE_HEADER_BYTES))
+                   r->request.msg.moved_bytes - NOTE_HEADER_BYTES)) {
+        if (one->waiting.again)
+            one_be_due(one);
         return false;
+    }
     COUNT(one->thread->counters, notifications, 1);
     one->thread->ended_some = true;
     return true;

@@ -120,6 +120,30 @@ Test(onesided_serve, what_has_failed_by_itself_leaves_a_gap)
         cr_assert_eq(told_behind(codes[i], true, false), 2, "%s", uccl_strerror(codes[i]));
 }
 
+/* There is no memory for a notification, and none waits: nobody takes one, and says that there is room again. */
+Test(onesided_serve, a_notification_waits_for_memory)
+{
+    struct notes notes;
+    struct onesided one = {.thread = &thread, .closed = true, .notes = &notes};
+    notes_init(&notes);
+    note_arrives(&one, 0);
+    struct one_request *r = one.arriving.head;
+    uint64_t length = r->request.msg.moved_bytes;
+    r->goes = true;
+    r->request.msg.moved_bytes = UINT64_MAX / 4; /* more memory than there is */
+    one.closed = false;
+    serve_notes(&one);
+    cr_assert(!notes.head && one.arriving.head == r && thread.ones_due == &one);
+    onesided_flush(&thread, true);
+    cr_assert(!notes.head && thread.ones_due == &one, "as often as need be");
+    r->request.msg.moved_bytes = length;
+    one.annexes[ANNEX_NOTES] = (duo_defaults(), duo_open(), duo_conn[0][0]);
+    thread.core = duo_core[0];
+    onesided_flush(&thread, true);
+    cr_assert(notes.head && !thread.ones_due && !one.arriving.head->over);
+    notes_free(&notes);
+}
+
 /* A notification that is lost itself, as memory is short, and one behind it that has come. */
 Test(onesided_serve, nothing_is_told_behind_a_notification_that_is_lost)
 {
