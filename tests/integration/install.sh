@@ -3,7 +3,7 @@
 # What `meson install` puts in place is enough to build and run the examples, in C and in C++.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/lib.sh"
-plan 15
+plan 16
 
 ROOT=$WORK/root
 install_all() {
@@ -54,6 +54,10 @@ cp "$WORK/header.c" "$WORK/header.cpp"
 check "the header as C99" builds cc "$WORK/header.c" "$WORK/header.out" -std=c99
 check "the header as C++11" builds c++ "$WORK/header.cpp" "$WORK/header.out" -std=c++11
 
+# programs are built where the packages that the library itself is built with are not installed
+alone() { PKG_CONFIG_LIBDIR=$PKG_CONFIG_PATH pkg-config --cflags --libs uccl-engine; }
+check "pkg-config asks for no other package" alone
+
 nixl_library() {
     local library
     library=$(find "$ROOT" -name libuccl_p2p.so)
@@ -67,13 +71,12 @@ else
     skip "the library for NIXL and its header" "built without it"
 fi
 
+# as README.md says
 static_archive() {
     local flags
-    read -ra flags <<<"$(PKG_CONFIG_PATH='' PKG_CONFIG_SYSROOT_DIR='' pkg-config --libs hwloc liburing 2>/dev/null ||
-        PKG_CONFIG_PATH='' PKG_CONFIG_SYSROOT_DIR='' pkg-config --libs hwloc)"
-    cc -std=c11 -I"$SOURCE/include" "$SOURCE/docs/examples/example.c" \
-        "$(find "$ROOT" -name libuccl-engine.a | head -n 1)" "${flags[@]}" -lpthread -lm -o "$WORK/static.out" &&
-        timeout 60 "$WORK/static.out"
+    read -ra flags <<<"$(pkg-config --cflags --libs --static uccl-engine)"
+    cc -std=c11 "$SOURCE/docs/examples/example.c" "${flags[@]/#-luccl-engine/-l:libuccl-engine.a}" -o "$WORK/static.out" &&
+        runs env -u LD_LIBRARY_PATH "$WORK/static.out"
 }
 check "the static archive" static_archive
 
