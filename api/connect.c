@@ -264,7 +264,7 @@ static void say_missing(struct connecting *c)
     if (c->meets)
         nic_queue_address_text(&offer->flows[offer->home].address, there);
     snprintf(c->missing, sizeof c->missing,
-             "TCP passes, but no datagram came back: sent from %s here to %s there; does a firewall drop them? "
+             "the handshake passes, but no data came back: sent from %s here to %s there; does a firewall drop it? "
              "UCCL_BACKEND chooses another kind of network",
              here, there);
 }

@@ -29,7 +29,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-enum { WHAT_TEXT_BYTES = 256 };
+enum { WHAT_TEXT_BYTES = 320 };
 
 /* The message that a state waits for (BOOT_NONE: none) and, for the log, what has not happened. */
 struct awaited {
@@ -277,7 +277,11 @@ static void handle_reject(struct bootstrap *boot)
     }
     int error = reject_error(boot, code);
     boot->again = code == -UCCL_EAGAIN;
-    const char *why = !boot->server && code == -UCCL_EREFUSED ? "its listener was closed" : fault_error_text(error);
+    const char *why = fault_error_text(error);
+    if (!boot->server && code == -UCCL_EREFUSED)
+        why = "its listener was closed";
+    else if (error == UCCL_EPROTO)
+        why = "its log says why (another UCCL_BACKEND or version?)";
     boot_fail(boot, error, "the peer rejected it with code %u: %s", code, why);
 }
 
@@ -429,8 +433,9 @@ enum boot_state bootstrap_step(struct bootstrap *boot, uint64_t now_ns)
 
     /* Checked last: a message that arrived in time counts, even if we read it late. */
     if (boot->state != BOOT_DONE && boot->state != BOOT_FAILED && now_ns >= boot->deadline_ns)
-        boot_fail(boot, UCCL_ETIMEDOUT, "time is up: %s (limit: UCCL_CONNECT_MS%s)", awaited(boot)->text,
-                  boot->server || boot->hello_seen ? "" : ", or UCCL_ACCEPT_WAIT_MS where that is set");
+        boot_fail(boot, UCCL_ETIMEDOUT, "time is up: %s (limit: UCCL_CONNECT_MS%s%s)", awaited(boot)->text,
+                  boot->server || boot->hello_seen ? "" : ", or UCCL_ACCEPT_WAIT_MS where that is set",
+                  boot->server ? "" : ", unless the call had a time limit");
     return boot->state;
 }
 

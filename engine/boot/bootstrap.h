@@ -51,7 +51,7 @@ enum boot_state {
 
 struct bootstrap;
 
-enum { BOOT_FAULT_TEXT = 384 };
+enum { BOOT_FAULT_TEXT = 448 };
 
 /*
  * Starts the client side towards `address`. Several hosts may have one address, and several listeners one port in turn:

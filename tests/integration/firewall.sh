@@ -51,7 +51,7 @@ tcp_alone() {
     start client "${IN_CLIENT[@]}" env UCCL_BACKEND=udp UCCL_CONNECT_MS=700 UCCL_DEAD_PEER_MS=20000 "$ENDPOINT" connect "$1" "$PORT"
     ended "$PID" 10 && [ "$STATUS" = 1 ] || result=1
     echo "it took $(($(now_ms) - since_ms)) ms"
-    said client "connect: timed out" && said client "no datagram came back: sent from UDP port [0-9]+ here to UDP port [0-9]+ there" &&
+    said client "connect: timed out" && said client "no data came back: sent from UDP port [0-9]+ here to UDP port [0-9]+ there" &&
         said client UCCL_BACKEND && until_true 5 said server "rejected it with code 4" || result=1
     kill -KILL "$server"
     ended "$server" 5
@@ -64,7 +64,7 @@ over_tcp() {
     local result=0
     behind --loss 100 || return 1
     pair "$1" --msize=300000 --bi --iterations=20 || result=1
-    said client 'no datagram came back.*Its data goes over TCP' || result=1
+    said client 'no data came back.*Its data goes over TCP' || result=1
     over || result=1
     return "$result"
 }

@@ -142,7 +142,7 @@ no_udp() {
     ended "$CLIENT_PID" 15
     kill "$SERVER_PID"
     ended "$SERVER_PID" 5
-    said client 'timed out|no datagram came back' || return 1
+    said client 'timed out|no data came back' || return 1
     pair 10.77.0.1 --msize=1M --nreq=4 --iterations=50
 }
 
@@ -177,12 +177,12 @@ auto() {
 }
 
 auto_says() {
-    auto auto auto && said client 'no datagram came back.*Its data goes over TCP connections' &&
+    auto auto auto && said client 'no data came back.*Its data goes over TCP connections' &&
         [ "$(grep -c 'goes over TCP' "$WORK/client.log")" = 1 ]
 }
 
 at_once() {
-    auto "$@" && ! said client 'no datagram came back'
+    auto "$@" && ! said client 'no data came back'
 }
 
 # remembered: a peer on a host whose UDP is dropped costs a second, and the next one nothing

@@ -180,7 +180,7 @@ static void begins_again(const char *lend, const char *connect_ms, const char *d
     server = play_server(listener, &side, ID, &none);
     cr_assert_eq(server.theirs.flows[0].address.bytes[0], NIC_ADDRESS_TCP);
     cr_assert_eq(server.theirs.nic_count, 0);
-    cr_assert(strstr(last_warning, "no datagram came back") && strstr(last_warning, "over TCP"), "%s", last_warning);
+    cr_assert(strstr(last_warning, "no data came back") && strstr(last_warning, "over TCP"), "%s", last_warning);
     cr_assert_eq(warnings, 1);
     close(server.fd);
     while (side.result == UCCL_EAGAIN)

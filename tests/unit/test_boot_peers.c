@@ -65,6 +65,7 @@ static const struct misdeed {
     {"long reject", CLIENT, AFTER_HELLO, TEXT("\xB7UCB\4\2\3\0\3\0x"), STAYS, UCCL_EPROTO, 0, "malformed REJECT",
      false},
     {"reject at once", CLIENT, AT_ONCE, TEXT("\xB7UCB\4\2\2\0\3\0"), CLOSES, UCCL_ENOMEM, 0, "out of memory", false},
+    {"reject of kinds", SERVER, AFTER_HELLO, TEXT("\xB7UCB\4\1\2\0\x0b\0"), CLOSES, 0, UCCL_EPROTO, "UCCL_BACKEND", false},
     {"reject for READY", SERVER, AFTER_OFFER, TEXT("\xB7UCB\4\1\2\0\x0d\0"), CLOSES, 0, UCCL_ENODEV, "rejected", false},
 };
 
@@ -239,7 +240,7 @@ Test(boot_peers, dripping_peer_times_out)
     }
     cr_assert_eq(bootstrap_step(server.boot, deadline), BOOT_FAILED);
     cr_assert_eq(bootstrap_status(server.boot), UCCL_ETIMEDOUT);
-    expect_log(UCCL_LOG_WARN, "UCCL_CONNECT_MS", "drip");
+    expect_log(UCCL_LOG_WARN, "UCCL_CONNECT_MS)", "drip"); /* of the parameter alone, in a server */
     bootstrap_free(server.boot);
     close(raw);
 }
