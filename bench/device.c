@@ -340,17 +340,20 @@ bool device_open(const struct device_choice *choice, char fault[256])
     enum device_kind kind = choice->kind;
     if (kind == DEVICE_CPU && !choice->pinned)
         return true;
+    char why[256], no_cuda[256] = "";
     if (kind == DEVICE_CPU) {
         kind = DEVICE_CUDA;
         device = 0;
-        if (!driver_open(kind, &devices, fault)) {
+        if (!driver_open(kind, &devices, no_cuda)) {
             drivers[kind].library = NULL;
             kind = DEVICE_HIP;
         }
     }
-    char why[256];
     if (!driver_open(kind, &devices, why)) {
-        snprintf(fault, 256, "%s%.200s", choice->kind == DEVICE_CPU ? "page-locked memory needs a GPU: " : "", why);
+        if (choice->kind == DEVICE_CPU)
+            snprintf(fault, 256, "page-locked memory needs a GPU: %.100s; %.100s", no_cuda, why);
+        else
+            snprintf(fault, 256, "%s", why);
         return false;
     }
     if (device >= devices) {

@@ -634,7 +634,7 @@ void tool_accept_joins(uccl_listener *listener, uint64_t nonce, uccl_conn **conn
     }
 }
 
-/* Refusals while the server is not there yet are told once, by us, when the time is up. */
+/* The library tells the first refusal while the server is not there yet; those that follow are not told. */
 static void log_nothing(void *user, enum uccl_log_level level, const char *text)
 {
     (void)user;
@@ -649,7 +649,7 @@ static uccl_conn *connect_one(uccl_engine *engine, const struct tool_address *ad
     int rc = uccl_handle_from_address(address->host, address->port, &handle);
     if (rc != 0)
         tool_fail_uccl(rc, "--serverip=%s", address->host);
-    for (;;) {
+    for (bool told = false;; told = true) {
         struct uccl_handle attempt = handle;
         uccl_conn *conn = NULL;
         uint64_t now_ns = tool_now_ns();
@@ -660,8 +660,12 @@ static uccl_conn *connect_one(uccl_engine *engine, const struct tool_address *ad
             return conn;
         if (rc != UCCL_EREFUSED || tool_now_ns() >= deadline_ns)
             break;
+        if (!told)
+            fprintf(stderr, "[Client] tries for up to %u s\n", address->timeout_s);
         tool_sleep_ns(100 * NS_PER_MS);
     }
+    if (rc != UCCL_EREFUSED && rc != UCCL_ETIMEDOUT)
+        tool_fail_uccl(rc, "cannot connect to %s port %u", address->host, address->port);
     tool_fail_uccl(rc, "cannot connect to %s port %u within %u s (is the server running there?)", address->host,
                    address->port, address->timeout_s);
 }
