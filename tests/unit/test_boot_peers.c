@@ -65,7 +65,8 @@ static const struct misdeed {
     {"long reject", CLIENT, AFTER_HELLO, TEXT("\xB7UCB\4\2\3\0\3\0x"), STAYS, UCCL_EPROTO, 0, "malformed REJECT",
      false},
     {"reject at once", CLIENT, AT_ONCE, TEXT("\xB7UCB\4\2\2\0\3\0"), CLOSES, UCCL_ENOMEM, 0, "out of memory", false},
-    {"reject of kinds", SERVER, AFTER_HELLO, TEXT("\xB7UCB\4\1\2\0\x0b\0"), CLOSES, 0, UCCL_EPROTO, "UCCL_BACKEND", false},
+    {"reject of kinds", SERVER, AFTER_HELLO, TEXT("\xB7UCB\4\1\2\0\x0b\0"), CLOSES, 0, UCCL_EPROTO, "UCCL_BACKEND",
+     false},
     {"reject for READY", SERVER, AFTER_OFFER, TEXT("\xB7UCB\4\1\2\0\x0d\0"), CLOSES, 0, UCCL_ENODEV, "rejected", false},
 };
 

@@ -63,8 +63,8 @@ static void check_log(const struct played *server, int udp)
     getsockname(udp, (struct sockaddr *)&address, &(socklen_t){sizeof address});
     snprintf(here, sizeof here, "UDP port %u here", (unsigned)at[1] << 8 | at[2]);
     snprintf(there, sizeof there, "UDP port %u there", ntohs(address.sin_port));
-    cr_assert(strstr(last_warning, here) && strstr(last_warning, there) && strstr(last_warning, "UCCL_CONNECT_MS, unless the call") &&
-                  strstr(last_warning, "UCCL_BACKEND"),
+    cr_assert(strstr(last_warning, here) && strstr(last_warning, there) &&
+                  strstr(last_warning, "UCCL_CONNECT_MS, unless the call") && strstr(last_warning, "UCCL_BACKEND"),
               "%s", last_warning);
 }
 
