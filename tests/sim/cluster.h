@@ -36,6 +36,7 @@ struct cluster_options {
     unsigned sessions; /* per relation, at the same time */
     struct fabric_options fabric;
     struct nic_sim_options nic;
+    struct sim_pipe_options pipes;
     struct sockets_options sockets;
     uint64_t change_datagram_ns; /* 0: never; then to datagram_later_bytes */
     uint32_t datagram_later_bytes;

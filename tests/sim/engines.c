@@ -573,6 +573,21 @@ static void set_device_crash(struct cluster_options *options, struct rng *rng)
     quick_devices(options); /* who waits for its device longer than for a peer is called dead */
 }
 
+static void set_pipes(struct cluster_options *options, struct rng *rng)
+{
+    static const set_fn others[] = {set_clean, set_stripes, set_devices, set_cancel, set_close, set_lend, set_full};
+    others[rng_below(rng, sizeof others / sizeof others[0])](options, rng);
+    options->meets_once = false;
+    use_pipes(options, rng);
+}
+
+static void set_pipes_crash(struct cluster_options *options, struct rng *rng)
+{
+    static const set_fn others[] = {set_crash, set_device_crash};
+    others[rng_below(rng, 2)](options, rng);
+    use_pipes(options, rng);
+}
+
 /* All at once. */
 static void set_storm(struct cluster_options *options, struct rng *rng)
 {
@@ -679,6 +694,14 @@ static void set_hostile_direct(struct cluster_options *options, struct rng *rng)
     options->fabric.loss_ppm = rng_below(rng, 2) * 2000;
 }
 
+static void set_hostile_pipes(struct cluster_options *options, struct rng *rng)
+{
+    static const set_fn others[] = {set_hostile, set_hostile_stripes, set_hostile_devices};
+    others[rng_below(rng, 3)](options, rng);
+    use_pipes(options, rng);
+    options->honest_ns = 0;
+}
+
 static void run(const struct scenario *scenario, uint64_t seed, bool print_trace, struct run_result *result)
 {
     struct cluster_options options;
@@ -741,6 +764,8 @@ static const struct scenario scenarios[] = {
     SCENARIO("engines-full-socket", set_full_socket),
     SCENARIO("engines-stops", set_node_stops),
     SCENARIO("engines-stops-dead", set_node_stops_dead),
+    SCENARIO("engines-pipes", set_pipes),
+    SCENARIO("engines-pipes-crash", set_pipes_crash),
     SCENARIO("service-wait", service_wait),
     SCENARIO("service-accept", service_accept),
     SCENARIO("service-connections", service_connections),
@@ -756,11 +781,16 @@ static const struct scenario scenarios[] = {
     SCENARIO("onesided-crash", onesided_crash),
     SCENARIO("onesided-stops", onesided_stops),
     SCENARIO("onesided-hostile", onesided_hostile),
+    SCENARIO("onesided-pipes", onesided_pipes),
+    SCENARIO("onesided-pipes-crash", onesided_pipes_crash),
+    SCENARIO("onesided-pipes-stops", onesided_pipes_stops),
     SCENARIO("hostile-engines", set_hostile),
     SCENARIO("hostile-stripes", set_hostile_stripes),
     SCENARIO("hostile-loss", set_hostile_loss),
     SCENARIO("hostile-devices", set_hostile_devices),
     SCENARIO("hostile-direct", set_hostile_direct),
+    SCENARIO("hostile-pipes", set_hostile_pipes),
+    SCENARIO("onesided-hostile-pipes", onesided_hostile_pipes),
 };
 
 unsigned engine_scenarios(const struct scenario **out)

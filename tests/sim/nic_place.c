@@ -572,7 +572,7 @@ static void send_datagrams(struct queue_pair *pair, const struct tx_desc *desc, 
         uint32_t length;
         if (!(mask >> i & 1))
             continue;
-        const uint8_t *datagram = nic_sim_lay_out(pair->queue, desc, i, &length);
+        const uint8_t *datagram = nic_sim_lay_out(&pair->queue->setup, desc, i, &length);
         struct work *work = add_work(pair, desc, length, mask >> i == 1);
         memcpy(work->packet + sizeof(struct place_header), datagram, length);
     }

@@ -76,9 +76,26 @@ static inline struct sim_queue *sim_queue_of(const struct nic_queue *queue)
 
 /* ---- nic_sim.c ---- */
 /* Lays out one datagram of a descriptor; valid until the next call. */
-const uint8_t *nic_sim_lay_out(struct sim_queue *queue, const struct tx_desc *desc, unsigned i, uint32_t *length);
+const uint8_t *nic_sim_lay_out(const struct nic_queue_setup *setup, const struct tx_desc *desc, unsigned i,
+                               uint32_t *length);
 /* Puts an arriving packet into the inbox. False: there is no room. */
 bool nic_sim_receive(struct sim_queue *queue, struct packet *packet, enum drop *why);
+/* After the engine thread has stopped and closed all its flows: its core must have all buffers back. */
+struct engine_thread;
+void nic_sim_check_core(const struct engine_thread *thread, unsigned node);
+/* The node with this address, host order. */
+unsigned nic_sim_node(uint32_t address);
+/* nic_device_ops */
+void nic_sim_close(struct nic *nic);
+int nic_sim_device_count(const struct nic *nic);
+int nic_sim_device(const struct nic *nic, int index, struct uccl_device *out, union nic_address *address);
+int nic_sim_addresses(const struct nic *nic, union nic_address *out, int max);
+int nic_sim_reach(struct nic *nic, const struct nic_queue_address *address);
+
+/* ---- nic_pipes.c ---- */
+/* The process on the node was killed: what it has sent arrives. */
+void nic_pipes_kill(unsigned node);
+void nic_pipes_end(void);
 
 /* ---- nic_ends.c ---- */
 enum { NIC_SUBNET_SHIFT = 16, NIC_IP_UDP_BYTES = 28 };

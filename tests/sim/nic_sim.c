@@ -37,6 +37,7 @@ void nic_sim_begin(unsigned nodes)
 void nic_sim_end(void)
 {
     nic_place_end();
+    nic_pipes_end();
     for (unsigned i = 0; i < nic_count; i++)
         repeats_forget(&nics[i].repeats);
     free(nics);
@@ -108,6 +109,14 @@ static const struct nic_datagram_ops sim_datagram_ops;
 
 /* ---- the device ------------------------------------------------------------------------------ */
 
+unsigned nic_sim_node(uint32_t address)
+{
+    unsigned node = 0;
+    while (node < nic_count && nic_ends_address(&nics[node], 0) != address)
+        node++;
+    return node;
+}
+
 static int sim_nic_open(const struct params *params, struct nic **out)
 {
     (void)params;
@@ -128,23 +137,23 @@ static int sim_nic_open(const struct params *params, struct nic **out)
     return UCCL_OK;
 }
 
-static void sim_nic_close(struct nic *base)
+void nic_sim_close(struct nic *base)
 {
     struct sim_nic *nic = sim_nic_of(base);
     nic_place_check_memory(nic->process);
     nic->process = NULL;
 }
 
-static int sim_device_count(const struct nic *nic)
+int nic_sim_device_count(const struct nic *nic)
 {
     unsigned nics_here = sim_nic_of(nic)->options.nics;
     return nics_here ? (int)nics_here : 1;
 }
 
-static int sim_device(const struct nic *base, int index, struct uccl_device *out, union nic_address *address)
+int nic_sim_device(const struct nic *base, int index, struct uccl_device *out, union nic_address *address)
 {
     const struct sim_nic *nic = sim_nic_of(base);
-    if (index < 0 || index >= sim_device_count(base))
+    if (index < 0 || index >= nic_sim_device_count(base))
         return UCCL_EINVAL;
     *out = (struct uccl_device){.numa_node = -1};
     snprintf(out->name, sizeof out->name, index ? "sim%u-%d" : "sim%u", nic->process->index, index);
@@ -154,14 +163,14 @@ static int sim_device(const struct nic *base, int index, struct uccl_device *out
     return UCCL_OK;
 }
 
-static int sim_addresses(const struct nic *nic, union nic_address *out, int max)
+int nic_sim_addresses(const struct nic *nic, union nic_address *out, int max)
 {
     struct uccl_device device;
-    return max > 0 && sim_device(nic, 0, &device, out) == UCCL_OK ? 1 : 0;
+    return max > 0 && nic_sim_device(nic, 0, &device, out) == UCCL_OK ? 1 : 0;
 }
 
 /* The network nearby knows a way to everybody. */
-static int sim_reach(struct nic *nic, const struct nic_queue_address *address)
+int nic_sim_reach(struct nic *nic, const struct nic_queue_address *address)
 {
     (void)nic, (void)address;
     return UCCL_OK;
@@ -205,12 +214,9 @@ static void forget_liars(struct sim_queue *queue)
         free(queue->peers[i].liar);
 }
 
-/* After the engine thread has stopped and closed all its flows: its core must have all buffers back. */
-static void check_core(const struct sim_queue *queue)
+void nic_sim_check_core(const struct engine_thread *thread, unsigned node)
 {
-    const struct engine_thread *thread = queue->setup.owner;
     const struct core *core = thread->core;
-    unsigned node = queue->nic->process->index;
     if (core->small.count != thread->params->tx_small_buffers || core->big.count != thread->params->tx_buffers)
         machine_fail("buffers of engine thread %u of node %u are missing: %u small, %u big left", thread->index, node,
                      core->small.count, core->big.count);
@@ -220,17 +226,16 @@ static void check_core(const struct sim_queue *queue)
         machine_fail("commands of engine thread %u of node %u are left", thread->index, node);
     if (thread->waiters || thread->lend_requests)
         machine_fail("engine thread %u of node %u still has waiters", thread->index, node);
-    for (uint32_t i = 0; i < queue->peer_count; i++) {
-        if (queue->peers[i].used)
-            machine_fail("engine thread %u of node %u leaves a destination", thread->index, node);
-    }
 }
 
 static void sim_queue_close(struct nic_queue *base)
 {
     struct sim_queue *queue = sim_queue_of(base);
     enter(queue, "queue_close");
-    check_core(queue);
+    nic_sim_check_core(queue->setup.owner, queue->nic->process->index);
+    for (uint32_t i = 0; i < queue->peer_count; i++)
+        if (queue->peers[i].used)
+            machine_fail("a queue of node %u is closed with a destination", queue->nic->process->index);
     nic_place_kill(queue);
     discard(queue);
     forget_liars(queue);
@@ -241,6 +246,7 @@ static void sim_queue_close(struct nic_queue *base)
 
 void nic_sim_kill(unsigned node)
 {
+    nic_pipes_kill(node);
     for (unsigned i = 0; i < NIC_QUEUES_MAX; i++) {
         if (nics[node].queues[i]) {
             nic_place_kill(nics[node].queues[i]);
@@ -441,10 +447,10 @@ static void put(struct sim_queue *queue, const struct tx_desc *desc, const uint8
         fabric_send(&way, bytes, length, desc->payload_crc ? length : header);
 }
 
-const uint8_t *nic_sim_lay_out(struct sim_queue *queue, const struct tx_desc *desc, unsigned i, uint32_t *length)
+const uint8_t *nic_sim_lay_out(const struct nic_queue_setup *setup, const struct tx_desc *desc, unsigned i,
+                               uint32_t *length)
 {
-    const struct nic_queue_setup *setup = &queue->setup;
-    static uint8_t datagram[CORE_TRAIN_BYTES_MAX];
+    static uint8_t datagram[CORE_RECORD_BYTES_MAX];
     *length = i + 1u == desc->count ? desc->last_bytes : desc->datagram_bytes;
     if (desc->kind == TX_FRAMES) {
         uint8_t *at = desc->buffer + (size_t)i * desc->datagram_bytes;
@@ -492,6 +498,8 @@ static bool sim_nic_send(struct nic_queue *base, const struct tx_desc *desc)
         const struct tx_piece *piece = &desc->pieces[i];
         queue->setup.gather(desc->buffer + piece->at, piece->msg, piece->offset_bytes, piece->length);
     }
+    if (sim_pipe_options.soon && desc->flow->rail_count < desc->flow->rail_most)
+        flow_count_bulk(desc->flow, UINT32_MAX);
     bool room = has_room(queue);
     if (room && desc->on_path)
         room = nic_place_send(queue, desc);
@@ -499,7 +507,7 @@ static bool sim_nic_send(struct nic_queue *base, const struct tx_desc *desc)
         uint32_t length;
         if (!(desc->mask >> i & 1))
             continue;
-        const uint8_t *datagram = nic_sim_lay_out(queue, desc, i, &length);
+        const uint8_t *datagram = nic_sim_lay_out(&queue->setup, desc, i, &length);
         put(queue, desc, datagram, length);
     }
     if (room)
@@ -712,11 +720,11 @@ static void sim_nic_wake(struct nic_queue *base)
 /* Replaces the library's UDP backend: the only one that engines find here. */
 const struct nic_device_ops udp_device_ops = {
     .open = sim_nic_open,
-    .close = sim_nic_close,
-    .device_count = sim_device_count,
-    .device = sim_device,
-    .addresses = sim_addresses,
-    .reach = sim_reach,
+    .close = nic_sim_close,
+    .device_count = nic_sim_device_count,
+    .device = nic_sim_device,
+    .addresses = nic_sim_addresses,
+    .reach = nic_sim_reach,
     .queue_open = sim_queue_open,
 };
 

@@ -37,6 +37,19 @@ struct nic_sim_options {
     uint32_t lie_gap_ns;              /* between unprompted lies, at first; 0: none */
 };
 
+/* Connections of engines with BACKEND_TCP or BACKEND_AUTO (nic_pipes.c), alike on all nodes. */
+struct sim_pipe_options {
+    uint64_t bytes; /* that a direction holds */
+    uint32_t mbps;
+    uint32_t break_ppm, stall_ppm; /* descriptors, records */
+    uint64_t delay_ns, stall_ns;   /* stall, late: longest */
+    uint64_t late_ns;              /* until an end learns of a break */
+    bool soon;                     /* those beside datagrams are made as if large messages had gone for long */
+    uint64_t seed;
+};
+extern struct sim_pipe_options sim_pipe_options;
+void nic_pipes_begin(const struct sim_pipe_options *options);
+
 struct nic_sim_counts {
     uint64_t sent, polled; /* datagrams */
     uint64_t on_path;   /* datagrams and writes polled of data QPs; the core drops those of old generations uncounted */

@@ -203,7 +203,7 @@ static void read_on(struct world *world, const struct end *end, struct record *r
     if (!record->begun)
         record->to = to;
     record->begun = true;
-    record->gone |= to != record->to;
+    record->gone |= record->to && to != record->to;
     if (record->to && !record->gone)
         memcpy(record->to + record->there, record->bytes + WIRE_BULK_HEADER_BYTES + record->there,
                there - record->there);

@@ -31,5 +31,12 @@ void onesided_direct_rails(struct cluster_options *options, struct rng *rng);
 void onesided_crash(struct cluster_options *options, struct rng *rng);
 void onesided_stops(struct cluster_options *options, struct rng *rng);
 void onesided_hostile(struct cluster_options *options, struct rng *rng);
+/* piped.c */
+/* Paths are connections, alone or beside datagrams. */
+void use_pipes(struct cluster_options *options, struct rng *rng);
+void onesided_pipes(struct cluster_options *options, struct rng *rng);
+void onesided_pipes_crash(struct cluster_options *options, struct rng *rng);
+void onesided_pipes_stops(struct cluster_options *options, struct rng *rng);
+void onesided_hostile_pipes(struct cluster_options *options, struct rng *rng);
 
 #endif
