@@ -95,7 +95,13 @@ static void settle(struct onesided *one)
     struct engine_thread *thread = one->thread;
     ops_launch(one);
     bool over = !one->live && !one->first, copies = one->live && one->live == one->copied, held = !one->parting;
-    if (!one->closed || one->ended < ANNEXES || !(over || copies))
+    if (!one->closed || one->ended < ANNEXES)
+        return;
+    if (!one->told) { /* what is live may wait for parts, and these for acks that never come */
+        one->told = true;
+        stripe_home_over(one->home);
+    }
+    if (!over && !copies)
         return;
     if (over) {
         be_due_no_more(one);
@@ -104,10 +110,8 @@ static void settle(struct onesided *one)
             one->next->prev = one->prev;
     }
     one->parting = true;
-    if (held) {
-        stripe_home_over(one->home);
+    if (held)
         stripe_let_go(one->home);
-    }
 }
 
 static void ended(struct engine_thread *thread, struct uccl_request *request)

@@ -149,6 +149,7 @@ struct onesided {
     bool due;
     bool closed;
     bool dropped;    /* the operations of a failed one have been ended */
+    bool told;       /* the flows of parts, that all annexes have ended */
     bool parting;    /* all annexes have ended: they are not used any more. What is left waits for copies of a device */
     bool notes_end;  /* one of its notifications is lost with it: none behind that may be told */
     int32_t status;  /* why no operation may go on; 0 */
