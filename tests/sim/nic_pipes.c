@@ -8,7 +8,7 @@
  *
  * Nothing of it lies in the memory of a process, which may be killed.
  */
-#include "nic_queue.h"
+#include "nic_pipes.h"
 
 #include "../lies.h"
 #include "core/state.h"
@@ -19,105 +19,15 @@
 #include <stdio.h>
 
 enum {
-    PREFIX_BYTES = 4, /* of a record (tcp/record.h) */
-    HEAD_BYTES = PREFIX_BYTES + WIRE_BULK_HEADER_BYTES,
-    PLAIN_MAX = 65536,
     SLOT_BYTES = 131080, /* read at once from path 0 */
-    PATHS_OF_PIPES = 8,
-    SPENT_MAX = 8,
-    PARTS_MAX = 4, /* in which a record comes */
+    PLAIN_MAX = 65536,
     CALL_NS = 100,
-    SETUP_NS = 100000, /* longest time in which a pipe is made */
-    AGAIN_NS = 20000000,
-    AGAIN_DOUBLINGS = 4,
+    FIRST_NS = 100000, /* longest time until a path is dialled first */
 };
-
-struct record {
-    struct record *next;
-    uint64_t at; /* of its prefix, in the bytes of its direction */
-    uint32_t length, read;
-    uint8_t *to; /* into the receive's buffer; NULL: not there */
-    bool begun;  /* reading has, so that `to` is known */
-    bool gone;   /* the buffer is, since then */
-    uint8_t bytes[];
-};
-
-/* One direction of a pipe. */
-struct way {
-    struct record *head, **tail;
-    uint64_t sent, arrived, taken; /* bytes */
-    uint64_t last_ns;              /* when the newest arrive */
-    bool ended;                    /* nothing follows */
-};
-
-struct half;
-struct link {
-    struct link *next;    /* of all */
-    struct half *ends[2]; /* 0: who has dialled; NULL: it has let go */
-    bool broken;
-    struct way ways[2]; /* by the end that sends */
-};
-
-/* An end of a path. */
-struct half {
-    struct pipe_peer *peer;
-    struct link *link;
-    uint8_t end;
-    bool up, refused, fresh;   /* fresh: there may be something to read */
-    bool broken_due, room_due; /* for event() */
-    unsigned failures;
-};
-
-struct pipe_peer {
-    struct pipe_peer *next;   /* of all */
-    struct pipe_queue *queue; /* NULL: removed */
-    unsigned own, node;       /* nodes */
-    uint32_t destination;
-    uint16_t paths;
-    bool introduced;
-    struct nic_flow flow;
-    struct liar *liar; /* of a hostile node */
-    struct half halves[PATHS_OF_PIPES];
-};
-
-struct pipe_queue {
-    struct nic_queue base;
-    struct sim_nic *nic;
-    struct nic_queue_setup setup;
-    bool in_use, sleeping, woken;
-    uint32_t turn, destinations;
-    struct record *spent[SPENT_MAX];
-    unsigned spent_count;
-    uint8_t *zeros; /* payload that nobody may look at */
-};
-
-static struct {
-    struct pipe_peer *peers;
-    struct link *links;
-    struct rng rng;
-} pipes;
 
 static struct pipe_queue *pipe_queue_of(const struct nic_queue *queue)
 {
     return (struct pipe_queue *)(uintptr_t)queue;
-}
-
-static bool chance(uint32_t ppm)
-{
-    return ppm && rng_below(&pipes.rng, 1000000) < ppm;
-}
-
-static uint64_t within(uint64_t ns)
-{
-    return ns ? rng_below(&pipes.rng, (uint32_t)ns) : 0;
-}
-
-static void *make(size_t bytes)
-{
-    void *memory = calloc(1, bytes);
-    if (!memory)
-        abort();
-    return memory;
 }
 
 static void enter(struct pipe_queue *queue, const char *call)
@@ -133,195 +43,7 @@ static void leave(struct pipe_queue *queue)
     queue->in_use = false;
 }
 
-/* Whoever sleeps in the queue, or in the one that it stands beside, has something to do. */
-static void wake(struct half *half)
-{
-    struct pipe_queue *queue = half->peer->queue;
-    half->fresh = true;
-    if (queue->setup.beside) {
-        struct sim_queue *main = sim_queue_of(queue->setup.beside);
-        main->woken = true;
-        machine_wake(queue->nic->process, main, 1);
-    } else {
-        queue->woken = true;
-        machine_wake(queue->nic->process, queue, 1);
-    }
-}
-
-/* ---- pipes ------------------------------------------------------------------------------------- */
-
-static void free_records(struct way *way)
-{
-    struct record *record;
-    while ((record = way->head)) {
-        way->head = record->next;
-        free(record);
-    }
-    way->tail = &way->head;
-}
-
-static void dial(void *what, uint64_t path);
-
-static void dial_later(struct half *half)
-{
-    struct pipe_peer *peer = half->peer;
-    unsigned doublings = half->failures < AGAIN_DOUBLINGS ? half->failures : AGAIN_DOUBLINGS;
-    uint64_t wait_ns = half->failures ? (uint64_t)AGAIN_NS << doublings : 0;
-    half->failures++;
-    machine_at(machine.now_ns + wait_ns + within(SETUP_NS) + 1, dial, peer, (uint64_t)(half - peer->halves));
-}
-
-/* The end has learned that its pipe is no more. */
-static void let_go(struct half *half)
-{
-    struct link *link = half->link;
-    link->ends[half->end] = NULL;
-    half->link = NULL;
-    half->up = half->refused = half->room_due = false;
-    half->broken_due = true;
-    COUNT(half->peer->queue->setup.counters, tcp_broken, 1);
-    wake(half);
-    if (half->peer->flow.dials)
-        dial_later(half);
-}
-
-static void learn(void *what, uint64_t end)
-{
-    struct link *link = what;
-    if (link->ends[end])
-        let_go(link->ends[end]);
-}
-
-static void break_link(struct link *link)
-{
-    link->broken = true;
-    for (unsigned end = 0; end < 2; end++) {
-        free_records(&link->ways[end]);
-        machine_at(machine.now_ns + within(sim_pipe_options.late_ns) + 1, learn, link, end);
-    }
-}
-
-/* Its other end reads what is under way, and then the end. */
-static void ends_well(void *what, uint64_t end)
-{
-    struct link *link = what;
-    link->ways[end].ended = true;
-    if (link->ends[!end])
-        wake(link->ends[!end]);
-}
-
-static void hang_up(struct half *half)
-{
-    struct link *link = half->link;
-    if (!link)
-        return;
-    struct way *way = &link->ways[half->end];
-    link->ends[half->end] = NULL;
-    half->link = NULL;
-    uint64_t at_ns = machine.now_ns + within(SETUP_NS);
-    machine_at((at_ns > way->last_ns ? at_ns : way->last_ns) + 1, ends_well, link, half->end);
-}
-
-static void come_up(void *what, uint64_t end)
-{
-    struct link *link = what;
-    struct half *half = link->ends[end];
-    if (!half)
-        return;
-    half->up = half->room_due = true;
-    COUNT(half->peer->queue->setup.counters, tcp_connected, 1);
-    wake(half);
-}
-
-/* The end of the flow that expects this token, if it is dialled. */
-static struct pipe_peer *find_peer(unsigned node, uint64_t token)
-{
-    struct pipe_peer *peer = pipes.peers;
-    while (peer &&
-           !(peer->queue && peer->introduced && !peer->flow.dials && peer->own == node && peer->flow.rx_token == token))
-        peer = peer->next;
-    return peer;
-}
-
-static void dial(void *what, uint64_t path)
-{
-    struct pipe_peer *peer = what, *other = find_peer(peer->node, peer->flow.tx_token);
-    struct half *half = &peer->halves[path];
-    if (!peer->queue || half->link)
-        return;
-    if (!other || path >= other->paths) {
-        dial_later(half);
-        return;
-    }
-    struct link *link = make(sizeof *link);
-    struct half *far = &other->halves[path];
-    if (far->link) /* it has not learned yet that it is broken */
-        let_go(far);
-    link->next = pipes.links;
-    pipes.links = link;
-    half->failures = 0;
-    for (unsigned end = 0; end < 2; end++) {
-        struct half *own = end ? far : half;
-        link->ends[end] = own;
-        link->ways[end].tail = &link->ways[end].head;
-        own->link = link;
-        own->end = (uint8_t)end;
-    }
-    uint64_t later_ns = machine.now_ns + 1 + within(SETUP_NS);
-    link->ways[0].last_ns = link->ways[1].last_ns = later_ns;
-    come_up(link, 0);
-    machine_at(later_ns, come_up, link, 1);
-}
-
 /* ---- the device --------------------------------------------------------------------------------- */
-
-struct sim_pipe_options sim_pipe_options;
-
-void nic_pipes_begin(const struct sim_pipe_options *options)
-{
-    sim_pipe_options = *options;
-    pipes.rng.state = options->seed;
-}
-
-void nic_pipes_end(void)
-{
-    while (pipes.links) {
-        struct link *link = pipes.links;
-        pipes.links = link->next;
-        free_records(&link->ways[0]);
-        free_records(&link->ways[1]);
-        free(link);
-    }
-    while (pipes.peers) {
-        struct pipe_peer *peer = pipes.peers;
-        pipes.peers = peer->next;
-        free(peer->liar);
-        free(peer);
-    }
-}
-
-static void forget_spent(struct pipe_queue *queue)
-{
-    while (queue->spent_count)
-        free(queue->spent[--queue->spent_count]);
-}
-
-static void remove_peer(struct pipe_peer *peer)
-{
-    for (unsigned i = 0; i < peer->paths; i++)
-        hang_up(&peer->halves[i]);
-    peer->queue = NULL;
-}
-
-void nic_pipes_kill(unsigned node)
-{
-    for (struct pipe_peer *peer = pipes.peers; peer; peer = peer->next) {
-        if (!peer->queue || peer->own != node)
-            continue;
-        forget_spent(peer->queue);
-        remove_peer(peer);
-    }
-}
 
 static const struct nic_queue_ops pipe_queue_ops;
 static const struct nic_datagram_ops pipe_datagram_ops;
@@ -353,12 +75,12 @@ static void pipe_queue_close(struct nic_queue *base)
 {
     struct pipe_queue *queue = pipe_queue_of(base);
     enter(queue, "queue_close");
-    for (struct pipe_peer *peer = pipes.peers; peer; peer = peer->next)
+    for (struct pipe_peer *peer = sim_pipes.peers; peer; peer = peer->next)
         if (peer->queue == queue)
             machine_fail("an engine thread of node %u leaves a destination of pipes", peer->own);
     if (!queue->setup.beside)
         nic_sim_check_core(queue->setup.owner, queue->nic->process->index);
-    forget_spent(queue);
+    sim_pipe_forget_spent(queue);
     sim_free(queue->zeros);
     sim_free(queue);
 }
@@ -410,7 +132,7 @@ static void pipe_wake(struct nic_queue *base)
 
 static struct pipe_peer *peer_of(const struct pipe_queue *queue, uint32_t destination)
 {
-    struct pipe_peer *peer = pipes.peers;
+    struct pipe_peer *peer = sim_pipes.peers;
     while (peer && !(peer->queue == queue && peer->destination == destination))
         peer = peer->next;
     if (!peer)
@@ -430,11 +152,11 @@ static int pipe_peer_add(struct nic_queue *base, const struct nic_host *host, co
 {
     struct pipe_queue *queue = pipe_queue_of(base);
     enter(queue, "peer_add");
-    struct pipe_peer *peer = make(sizeof *peer);
+    struct pipe_peer *peer = sim_pipe_make(sizeof *peer);
     uint16_t theirs = (uint16_t)(address->bytes[3] + 1), own = own_paths(queue);
     if (address->length != ADDRESS_BYTES || address->bytes[0] != NIC_ADDRESS_TCP || address->bytes[2] != ADDRESS_MARK)
         machine_fail("node %u adds a peer that nobody told it of", queue->nic->process->index);
-    *peer = (struct pipe_peer){.next = pipes.peers,
+    *peer = (struct pipe_peer){.next = sim_pipes.peers,
                                .queue = queue,
                                .own = queue->nic->process->index,
                                .node = nic_sim_node(ntohl(host->address.v4.sin_addr.s_addr)),
@@ -443,10 +165,10 @@ static int pipe_peer_add(struct nic_queue *base, const struct nic_host *host, co
     for (unsigned i = 0; i < peer->paths; i++)
         peer->halves[i].peer = peer;
     if (queue->nic->options.lies_permille) {
-        peer->liar = make(sizeof *peer->liar);
+        peer->liar = sim_pipe_make(sizeof *peer->liar);
         liar_init(peer->liar, rng_next(&queue->nic->lies));
     }
-    pipes.peers = peer;
+    sim_pipes.peers = peer;
     *destination = peer->destination;
     *datagram_bytes = CORE_RECORD_BYTES_MAX;
     leave(queue);
@@ -457,7 +179,7 @@ static void pipe_peer_remove(struct nic_queue *base, uint32_t destination)
 {
     struct pipe_queue *queue = pipe_queue_of(base);
     enter(queue, "peer_remove");
-    remove_peer(peer_of(queue, destination));
+    sim_pipe_remove_peer(peer_of(queue, destination));
     leave(queue);
 }
 
@@ -473,13 +195,13 @@ static void pipe_introduce(struct nic_queue *base, uint32_t destination, const s
     peer->flow = *flow;
     peer->introduced = true;
     for (unsigned i = 0; flow->dials && i < peer->paths; i++)
-        machine_at(machine.now_ns + 1 + within(SETUP_NS), dial, peer, i);
+        machine_at(machine.now_ns + 1 + sim_pipe_within(FIRST_NS), sim_pipe_dial, peer, i);
 }
 
 static bool pipe_event(struct nic_queue *base, struct nic_channel_event *out)
 {
     struct pipe_queue *queue = pipe_queue_of(base);
-    for (struct pipe_peer *peer = pipes.peers; peer; peer = peer->next) {
+    for (struct pipe_peer *peer = sim_pipes.peers; peer; peer = peer->next) {
         for (unsigned i = 0; peer->queue == queue && i < peer->paths; i++) {
             struct half *half = &peer->halves[i];
             if (!half->broken_due && !half->room_due)
@@ -501,7 +223,7 @@ static bool pipe_event(struct nic_queue *base, struct nic_channel_event *out)
 static int pipe_watch(struct nic_queue *base, uint64_t *timeout_ns)
 {
     struct pipe_queue *queue = pipe_queue_of(base);
-    for (struct pipe_peer *peer = pipes.peers; peer; peer = peer->next)
+    for (struct pipe_peer *peer = sim_pipes.peers; peer; peer = peer->next)
         for (unsigned i = 0; peer->queue == queue && i < peer->paths; i++)
             if (peer->halves[i].fresh || peer->halves[i].broken_due || peer->halves[i].room_due)
                 *timeout_ns = 0;
@@ -514,45 +236,7 @@ static bool pipe_swallowed(const struct nic_queue *queue, uint32_t destination)
     return false;
 }
 
-/* ---- sending --------------------------------------------------------------------------------------- */
-
-/* So many bytes more have come. */
-static void arrive(void *what, uint64_t bytes)
-{
-    struct link *link = what;
-    unsigned from = bytes & 1;
-    link->ways[from].arrived += bytes >> 1;
-    if (!link->broken && link->ends[!from])
-        wake(link->ends[!from]);
-}
-
-static void carry(struct link *link, unsigned from, const uint8_t *bytes, uint32_t length)
-{
-    const struct sim_pipe_options *options = &sim_pipe_options;
-    struct way *way = &link->ways[from];
-    struct record *record = make(sizeof *record + length);
-    *record = (struct record){.at = way->sent, .length = length};
-    memcpy(record->bytes, bytes, length);
-    *way->tail = record;
-    way->tail = &record->next;
-    uint64_t left = PREFIX_BYTES + (uint64_t)length;
-    way->sent += left;
-    uint64_t begin_ns = machine.now_ns + options->delay_ns, end_ns = begin_ns + left * 8000 / options->mbps;
-    if (chance(options->stall_ppm))
-        end_ns += within(options->stall_ns);
-    if (begin_ns < way->last_ns)
-        begin_ns = way->last_ns;
-    if (end_ns < begin_ns)
-        end_ns = begin_ns;
-    way->last_ns = end_ns;
-    unsigned parts = rng_below(&pipes.rng, PARTS_MAX);
-    for (unsigned i = 1; i <= parts; i++) {
-        uint64_t some = rng_below(&pipes.rng, (uint32_t)left);
-        machine_at(begin_ns + (end_ns - begin_ns) / (parts + 1) * i, arrive, link, some << 1 | from);
-        left -= some;
-    }
-    machine_at(end_ns, arrive, link, left << 1 | from);
-}
+/* ---- sending -------------------------------------------------------------------------------------- */
 
 /* Bytes that the engine on this node has not made. What is no record ends the pipe. */
 static void put_lie(struct half *half, const uint8_t *bytes, size_t length)
@@ -562,9 +246,9 @@ static void put_lie(struct half *half, const uint8_t *bytes, size_t length)
         return;
     bool bulk = wire_is_bulk(bytes, length);
     if (length >= WIRE_HEADER_BYTES && length <= (bulk ? CORE_RECORD_BYTES_MAX : PLAIN_MAX))
-        carry(link, half->end, bytes, (uint32_t)length);
+        sim_pipe_carry(link, half->end, bytes, (uint32_t)length);
     else
-        break_link(link);
+        sim_pipe_break(link);
 }
 
 /* Another flow of the node to the same peer, or this one. */
@@ -572,7 +256,7 @@ static const struct liar *some_liar(const struct pipe_peer *peer)
 {
     const struct liar *chosen = peer->liar;
     unsigned seen = 0;
-    for (const struct pipe_peer *other = pipes.peers; other; other = other->next)
+    for (const struct pipe_peer *other = sim_pipes.peers; other; other = other->next)
         if (other->queue && other->own == peer->own && other->node == peer->node &&
             rng_below(&peer->queue->nic->lies, ++seen) == 0)
             chosen = other->liar;
@@ -639,11 +323,11 @@ static bool pipe_send(struct nic_queue *base, const struct tx_desc *desc)
         if (half->link && !half->link->broken && peer->liar)
             lie(half, datagram, length);
         else if (half->link && !half->link->broken)
-            carry(half->link, half->end, datagram, length);
+            sim_pipe_carry(half->link, half->end, datagram, length);
     }
     repeats_note(&queue->nic->repeats, desc);
-    if (half->link && !half->link->broken && chance(sim_pipe_options.break_ppm))
-        break_link(half->link);
+    if (half->link && !half->link->broken && sim_pipe_chance(sim_pipe_options.break_ppm))
+        sim_pipe_break(half->link);
     leave(queue);
     return true;
 }
@@ -719,7 +403,7 @@ static void give_room(struct half *sender)
         return;
     sender->refused = false;
     sender->room_due = true;
-    wake(sender);
+    sim_pipe_wake(sender);
 }
 
 static unsigned read_half(struct pipe_queue *queue, struct half *half, struct nic_rx *out, unsigned count, unsigned max)
@@ -754,7 +438,7 @@ static unsigned read_half(struct pipe_queue *queue, struct half *half, struct ni
     if (link->ends[!half->end])
         give_room(link->ends[!half->end]);
     if (!record && way->ended)
-        let_go(half);
+        sim_pipe_let_go(half);
     return count;
 }
 
@@ -764,10 +448,10 @@ static unsigned pipe_poll(struct nic_queue *base, struct nic_rx *out, unsigned m
     unsigned count = 0, skip = queue->turn++ % 4;
     enter(queue, "poll");
     machine_system_call(CALL_NS);
-    forget_spent(queue);
+    sim_pipe_forget_spent(queue);
     if (max > SPENT_MAX)
         max = SPENT_MAX;
-    for (struct pipe_peer *peer = pipes.peers; peer; peer = peer->next) {
+    for (struct pipe_peer *peer = sim_pipes.peers; peer; peer = peer->next) {
         for (unsigned k = 0; peer->queue == queue && k < peer->paths; k++) {
             struct half *half = &peer->halves[(k + skip) % peer->paths];
             if (!half->fresh || count == max)
