@@ -376,13 +376,16 @@ class Ucx(Cubic):
     name, package, one_buffer = "UCX over TCP", "ucx-utils", True
     bandwidth_test, latency_test = "tag_bw", "tag_lat"
     outstanding = False # the test itself keeps as many outstanding as it likes
+    # The test never writes the buffer that it sends from: as UCX allocates it, that is the kernel's one page of zeros,
+    # over and over. malloc() fills it, and takes huge pages as UCX does.
+    memory = {"UCX_ALLOC_PRIO": "heap", "GLIBC_TUNABLES": "glibc.malloc.perturb=165:glibc.malloc.hugetlb=1"}
 
     def missing(self):
         return not shutil.which("ucx_perftest")
 
     def run(self, test, size, iterations, count=None):
         port = self.pair.port()
-        env = {**self.env(), "UCX_TLS": "tcp,self", "UCX_NET_DEVICES": self.network.device,
+        env = {**self.env(), **self.memory, "UCX_TLS": "tcp,self", "UCX_NET_DEVICES": self.network.device,
                "UCX_LOG_LEVEL": "error"}
         common = ["ucx_perftest", "-p", str(port), "-t", test, "-s", str(size), "-n", str(iterations),
                   "-w", "10", "-f", *(["-O", str(window_of(size))] if self.outstanding else [])]
