@@ -163,9 +163,20 @@ static int engine_build(struct uccl_engine *engine)
     return error;
 }
 
+static void free_mrs(struct uccl_engine *engine)
+{
+    while (engine->mrs) {
+        struct uccl_mr *mr = engine->mrs;
+        engine->mrs = mr->next;
+        free(mr);
+    }
+}
+
 static void engine_destroy(struct uccl_engine *engine)
 {
     stop_threads(engine);
+    if (!inherited(engine)) /* else engine_forget() has done it, where it may */
+        free_mrs(engine);
     while (engine->kept) { /* no thread uses them any more */
         struct uccl_conn *conn = engine->kept;
         engine->kept = conn->next;
@@ -235,11 +246,7 @@ static void engine_forget(struct uccl_engine *engine)
         listeners_forget(engine);
         connections_forget(engine);
         peer_table_forget(&engine->peers);
-        while (engine->mrs) {
-            struct uccl_mr *mr = engine->mrs;
-            engine->mrs = mr->next;
-            free(mr);
-        }
+        free_mrs(engine);
         pthread_mutex_unlock(&engine->lock);
     }
     bool leave = !engine->nic->caps.close_in_child;
@@ -283,12 +290,9 @@ UCCL_API int uccl_close(uccl_engine *engine)
     peer_table_free(&engine->peers);
     for (struct uccl_export *exported = engine->all_exports; exported; exported = exported->next)
         nics_leave(engine, exported->nic);
-    while (engine->mrs) {
-        struct uccl_mr *mr = engine->mrs;
-        engine->mrs = mr->next;
+    for (struct uccl_mr *mr = engine->mrs; mr; mr = mr->next) {
         mr_leave_range(engine, mr);
         nics_leave(engine, mr->nic);
-        free(mr);
     }
     pthread_mutex_unlock(&engine->lock);
     engine_destroy(engine);

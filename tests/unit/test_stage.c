@@ -429,11 +429,40 @@ Test(stage, a_device_outlasts_operations, .timeout = TIMEOUT_S)
     }
 }
 
-static void *release(void *unused)
+static void *release(void *after_us)
 {
-    sleep_us(1500000);
+    sleep_us(*(unsigned *)after_us);
     fake.hold = false;
-    return unused;
+    return NULL;
+}
+
+/* Operations end while the engine is being closed, when their registrations are no more. */
+Test(stage, operations_end_with_their_engine, .timeout = TIMEOUT_S)
+{
+    enum { LENGTH = 600000 };
+    unsigned after_us = 500000;
+    for (unsigned write = 0; write < 2; write++) {
+        stage_open_pair("no", "64", "8", "mmsg", "1");
+        struct side local = side_make(pair.engine[0], true, LENGTH), remote = side_make(pair.engine[1], false, LENGTH);
+        uint8_t ref[UCCL_REF_BYTES];
+        uccl_export *exported;
+        uccl_remote *imported;
+        uccl_request *request;
+        pthread_t releases;
+        IS(uccl_export_mr(remote.mr, remote.memory, LENGTH, UCCL_ACCESS_READ | UCCL_ACCESS_WRITE, ref, &exported), 0);
+        IS(uccl_import(pair.conn[0], ref, &imported), 0);
+        struct uccl_piece piece = {.local = local.memory, .mr = local.mr, .length = LENGTH, .remote = imported};
+        fake.hold = true;
+        IS((write ? uccl_write_async : uccl_read_async)(pair.conn[0], &piece, 1, NULL, &request), 0);
+        sleep_us(300000);
+        IS(uccl_conn_close(pair.conn[0]), 0);
+        IS(uccl_remote_free(imported), 0);
+        cr_assert_eq(pthread_create(&releases, NULL, release, &after_us), 0);
+        stage_close_pair();
+        pthread_join(releases, NULL);
+        fake_free(local.memory);
+        free(remote.memory);
+    }
 }
 
 /*
@@ -447,6 +476,7 @@ Test(stage, parts_end_when_their_home_is_gone, .timeout = TIMEOUT_S, .exit_code 
     struct side from = side_make(pair.engine[0], true, LENGTH), to = side_make(pair.engine[1], true, LENGTH);
     uccl_request *request;
     uint64_t end_ms = now_ms() + SOON_MS;
+    unsigned after_us = 1500000;
     pthread_t releases;
     fake.hold = true;
     uccl_set_log(log_nothing, NULL);
@@ -455,7 +485,7 @@ Test(stage, parts_end_when_their_home_is_gone, .timeout = TIMEOUT_S, .exit_code 
     while (counter(0, "gpu_fetches") < 4) /* two by each thread */
         cr_assert(now_ms() < end_ms);
     IS(uccl_conn_close(pair.conn[0]), 0);
-    cr_assert_eq(pthread_create(&releases, NULL, release, NULL), 0);
+    cr_assert_eq(pthread_create(&releases, NULL, release, &after_us), 0);
     pair_close(&pair);
     _exit(LEFT_ALL_WELL);
 }
