@@ -122,14 +122,25 @@ static const char *or_dash(const char *text)
     return *text ? text : "-";
 }
 
+/* No value is known at all, rather than some that are not allowed: stderr tells what the file has. */
+static bool file_unreadable(void)
+{
+    struct param param;
+    for (unsigned i = 0; get_param(i, &param); i++)
+        if (param.allowed)
+            return false;
+    return true;
+}
+
 /* Every function that prints returns false when it met something wrong, already told on stderr. */
 static bool print_params(void)
 {
     struct param param;
     bool all_allowed = true;
+    const char *bad = file_unreadable() ? "unknown" : "NOT ALLOWED";
     printf("%-23s %-12s %-12s %-12s %s\n", "PARAMETER", "VALUE", "FROM", "DEFAULT", "ALLOWED");
     for (unsigned i = 0; get_param(i, &param); i++) {
-        const char *value = param.allowed ? or_dash(param.value) : "NOT ALLOWED";
+        const char *value = param.allowed ? or_dash(param.value) : bad;
         printf("%-23s %-12s %-12s %-12s %s%s%s\n    %s\n", param.info.name, value, or_dash(param.source),
                or_dash(param.info.default_), param.info.range, *param.info.unit ? " " : "", param.info.unit,
                param.info.doc);
@@ -144,6 +155,10 @@ static bool print_changed_params(void)
     bool all_allowed = true;
     unsigned changed = 0;
     printf("\nParameters that differ from their defaults:\n");
+    if (file_unreadable()) {
+        printf("  unknown: the configuration file cannot be read, or has a line that is no setting\n");
+        return false;
+    }
     for (unsigned i = 0; get_param(i, &param); i++) {
         if (!param.allowed)
             printf("  %s: value not allowed\n", param.info.name);

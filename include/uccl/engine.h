@@ -159,7 +159,7 @@ int uccl_close(uccl_engine *engine);
 
 struct uccl_device {
     char name[32];         /* interface or verbs device */
-    char backend[16];      /* "udp" or "verbs" */
+    char backend[16];      /* "udp", "tcp" or "verbs" */
     char address[64];      /* numeric address at which peers reach it */
     char description[128]; /* its capabilities as text */
     uint64_t speed_mbps;   /* 0: unknown */
@@ -366,7 +366,8 @@ int uccl_handle_from_address(const char *host, uint16_t port, struct uccl_handle
  * passes only TCP; the log names the ports. With `timeout_ms` 0 and the parameter UCCL_ACCEPT_WAIT_MS set, that time
  * begins when the other side accepts; UCCL_ACCEPT_WAIT_MS limits the wait before. UCCL_EREFUSED: also if another
  * listener than the handle's answers, or the listener is closed before it has accepted. UCCL_ECLOSED: the other
- * process has ended. UCCL_EPROTO, UCCL_EADDR, UCCL_ENOMEM, UCCL_EPEERDEAD.
+ * process has ended. UCCL_EPROTO: the other side is of another version, or shares no backend (UCCL_BACKEND), or is no
+ * engine. UCCL_EADDR, UCCL_ENOMEM, UCCL_EPEERDEAD.
  * Where all addresses fail, the call returns the most informative of their errors.
  */
 int uccl_connect(uccl_engine *engine, struct uccl_handle *handle, int timeout_ms, uccl_conn **out);

@@ -172,6 +172,8 @@ check "uccl_info names the origin" origin
 wrong_report() {
     env UCCL_CC=fastest "$BUILD/bench/uccl_info" --params >"$WORK/wrong" 2>&1
     [ $? = 1 ] && grep -q '^UCCL_CC  *NOT ALLOWED ' "$WORK/wrong" || return 1
+    env UCCL_CONF_FILE=/nonexistent/uccl.conf "$BUILD/bench/uccl_info" >"$WORK/wrong" 2>&1
+    [ $? = 1 ] && grep -q '^  unknown: the configuration file' "$WORK/wrong" && ! grep -qi 'not allowed' "$WORK/wrong" || return 1
     env UCCL_BACKEND=udp UCCL_SOCKET_IFNAME=nosuchif UCCL_CC=fastest "$BUILD/bench/uccl_info" --json >"$WORK/wrong" 2>/dev/null
     [ $? = 1 ] && python3 -c "
 import json, sys
