@@ -7,6 +7,11 @@
 #
 #   verbs_cost.sh [BUILD]
 set -u
+if [ $# -gt 1 ] || [ ! -x "${1:-.}" ]; then
+    sed -n '3,/^set/s/^#\( \|$\)//p' "$0" >&2
+    [ "$1" = --help ] && exit
+    exit 64
+fi
 build=${1:-$(cd "$(dirname "$0")/.." && pwd)/build}
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 
