@@ -3,6 +3,8 @@
 #include "core/units.h"
 #include "service.h"
 
+enum { PREEMPT_NS_MAX = 500000 };
+
 void use_pipes(struct cluster_options *options, struct rng *rng)
 {
     options->params.backend = rng_below(rng, 2) ? BACKEND_AUTO : BACKEND_TCP;
@@ -17,6 +19,9 @@ void use_pipes(struct cluster_options *options, struct rng *rng)
     pipes->stall_ns = 2 * NS_PER_MS;
     pipes->late_ns = 1u << (10 + rng_below(rng, 15));
     pipes->soon = true;
+    /* a round has twice the system calls, in each of which the core may go to others: more of them is not too slow */
+    if (options->preempt_ns > PREEMPT_NS_MAX)
+        options->preempt_ns = PREEMPT_NS_MAX;
 }
 
 void onesided_pipes(struct cluster_options *options, struct rng *rng)
