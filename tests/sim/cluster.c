@@ -17,6 +17,7 @@
 enum {
     SETTLE_NS = 100000000,
     WATCH_NS = 7000000,  /* well above the longest lease */
+    WATCH_PREEMPTED = 8, /* times that a round is interrupted, at most */
     WATCH_PREEMPTS = 64, /* who is preempted more often may be slower than that */
 };
 
@@ -538,6 +539,12 @@ static void change_datagrams(void *what, uint64_t extra)
         nic_sim_change_datagram(i, cluster.options.datagram_later_bytes);
 }
 
+static uint64_t watch_ns(void)
+{
+    const struct cluster_options *options = &cluster.options;
+    return WATCH_NS + (options->preempt_every ? WATCH_PREEMPTED * (uint64_t)options->preempt_ns : 0);
+}
+
 /* What is posted is taken soon: no command lies in a ring for the whole time between two looks. */
 static void watch(void *what, uint64_t extra)
 {
@@ -545,7 +552,7 @@ static void watch(void *what, uint64_t extra)
     (void)extra;
     for (unsigned i = 0; i < cluster.options.nodes; i++) {
         struct node *node = &cluster.nodes[i];
-        if (node_stopped_ns(node, machine.now_ns - WATCH_NS, machine.now_ns)) {
+        if (node_stopped_ns(node, machine.now_ns - watch_ns(), machine.now_ns)) {
             memset(node->heads, 0xff, sizeof node->heads);
             continue;
         }
@@ -559,7 +566,7 @@ static void watch(void *what, uint64_t extra)
             traffic_watch(side);
     }
     if (!cluster.finishing)
-        machine_at(machine.now_ns + WATCH_NS, watch, NULL, 0);
+        machine_at(machine.now_ns + watch_ns(), watch, NULL, 0);
 }
 
 /* How long it may take, from what is asked for and what goes wrong. */
@@ -654,7 +661,7 @@ static void begin(const struct cluster_options *options, uint64_t seed, bool pri
     if (options->crashes)
         machine_at(cluster_random((uint32_t)options->crash_ns), crash, NULL, 0);
     if (options->preempt_every == 0 || options->preempt_every > WATCH_PREEMPTS)
-        machine_at(WATCH_NS, watch, NULL, 0);
+        machine_at(watch_ns(), watch, NULL, 0);
     if (options->change_datagram_ns)
         machine_at(options->change_datagram_ns, change_datagrams, NULL, 0);
 }

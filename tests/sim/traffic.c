@@ -701,6 +701,8 @@ static bool agree(const struct session *session, unsigned sender, unsigned numbe
     if (received != UCCL_OK || sent == NOT_ENDED || cluster.options.expect_dead || to->killed ||
         node_stops_excuse(session))
         return true;
+    if (sent == NOT_POSTED && from->killed) /* in the middle of posting it */
+        return true;
     /* The receiver has it, yet the sender says no: only if the sender gave up by itself. */
     return sent == UCCL_ECANCELED && (session->cancelled[sender][SEND][number] || from->close_ns != UINT64_MAX);
 }
