@@ -81,9 +81,10 @@ static int telling(int error)
     }
 }
 
+/* Why the race is lost: time was up before the turn of those that have not begun. */
 static int most_telling(const struct race *race)
 {
-    int error = UCCL_OK;
+    int error = race->begun < race->target.count ? UCCL_ETIMEDOUT : UCCL_OK;
     for (unsigned i = 0; i < race->begun; i++) {
         if (telling(race->attempts[i].error) > telling(error))
             error = race->attempts[i].error;

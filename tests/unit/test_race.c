@@ -239,6 +239,16 @@ Test(race, nobody)
     tear_down(&street);
 }
 
+/* The right address may be one whose turn has not come. */
+Test(race, time_is_up_before_the_last)
+{
+    struct street street;
+    build(&street, 2, (enum host[]){REFUSES, RIGHT}, (uint64_t)LIMIT_MS * MS);
+    cr_assert_eq(at(&street, LIMIT_MS), UCCL_ETIMEDOUT);
+    cr_assert_eq(street.race.begun, 1);
+    tear_down(&street);
+}
+
 /* Of several failures that of the address which came nearest to the listener is told, wherever it stands. */
 Test(race, the_most_telling_failure)
 {
