@@ -10,6 +10,13 @@ static struct params params;
 static struct counters counters;
 static struct engine_thread thread = {.params = &params, .counters = &counters};
 
+/* A request for more memory than there is fails under AddressSanitizer as elsewhere. */
+__attribute__((visibility("default"))) const char *__asan_default_options(void);
+const char *__asan_default_options(void)
+{
+    return "allocator_may_return_null=1";
+}
+
 static struct one_request *new_request(struct onesided *one, enum one_kind kind)
 {
     struct one_request *r = aligned_alloc(REQUEST_ALIGNMENT, (sizeof *r + 63) / 64 * 64);
