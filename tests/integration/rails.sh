@@ -12,6 +12,7 @@ plan 13
 # kind_is_dropped KIND WHO NIC...: amid a verified stream, whose messages TCP carries, what is of this kind (udp, tcp) gets
 # through by these NICs no more. The log says so; the stream goes on, by both NICs, and ends well.
 kind_is_dropped() {
+    local -x UCCL_BACKEND=auto # also where all else goes over TCP
     local kind=$1 who=$2 nic from0 from1 ns result=0
     network "$R" "$R" || return 1
     UCCL_LOG_LEVEL=info stream 60 1048576 4 || return 1
@@ -37,6 +38,7 @@ kind_is_dropped() {
 
 # both_have_connections: and what goes by the NICs is TCP
 both_have_connections() {
+    local -x UCCL_BACKEND=auto
     local nic result=0
     network "$R" "$R" || return 1
     UCCL_LOG_LEVEL=info stream 60 1048576 4 || return 1
