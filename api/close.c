@@ -32,8 +32,7 @@ static void free_kept(struct uccl_engine *engine)
             continue;
         }
         *link = conn->next;
-        if (conn->stripes.onesided)
-            onesided_free(conn->stripes.onesided);
+        onesided_free(conn->stripes.onesided);
         conn->stripes.onesided = NULL;
         keep_closed(engine, conn);
     }
@@ -237,8 +236,7 @@ void connections_forget(struct uccl_engine *engine)
     while (engine->conns) {
         struct uccl_conn *conn = engine->conns;
         engine->conns = conn->next;
-        if (conn->stripes.onesided)
-            onesided_free(conn->stripes.onesided);
+        onesided_free(conn->stripes.onesided);
         conn_unmap_ends(conn);
         free(conn);
     }

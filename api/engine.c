@@ -180,8 +180,7 @@ static void engine_destroy(struct uccl_engine *engine)
     while (engine->kept) { /* no thread uses them any more */
         struct uccl_conn *conn = engine->kept;
         engine->kept = conn->next;
-        if (conn->stripes.onesided)
-            onesided_free(conn->stripes.onesided);
+        onesided_free(conn->stripes.onesided);
         free(conn);
     }
     for (unsigned i = 0; i < CLOSED_KEPT; i++)

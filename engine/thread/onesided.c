@@ -52,6 +52,8 @@ void onesided_begin(struct onesided *one)
 
 void onesided_free(struct onesided *one)
 {
+    if (!one)
+        return;
     for (struct one_request *r; (r = one->arriving.head);) { /* they found no room in the queue */
         one->arriving.head = r->next_in;
         free(r->bytes);

@@ -181,7 +181,7 @@ const struct annex_setup *onesided_annex(enum annex annex);
 struct onesided *onesided_new(struct engine_thread *thread, struct stripe_set *home, void *owner,
                               struct exports *exports, struct notes *notes);
 void onesided_begin(struct onesided *one);
-/* All is over, and its notifications are dropped. Any thread. */
+/* All is over, and its notifications are dropped. NULL: nothing is done. Any thread. */
 void onesided_free(struct onesided *one);
 
 /* COMMAND_OP. */

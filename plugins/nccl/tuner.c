@@ -9,7 +9,6 @@
 #include "plugin.h"
 
 #include <stdlib.h>
-#include <string.h>
 #include <strings.h>
 
 /* As measured over 2 and 4 channels (docs/performance.md). Of data: LL sends a flag with each four bytes. The first

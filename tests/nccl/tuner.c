@@ -8,7 +8,6 @@
 #include "pair.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 enum { ALGORITHMS = 7, PROTOCOLS = 3 };
 

@@ -343,6 +343,24 @@ Test(stage, a_device_outlasts_a_connection, .timeout = TIMEOUT_S)
     stage_close_pair();
 }
 
+/* Memory of the remote side, for the local one to write and read. */
+static uccl_remote *import_all(const struct side *remote, uint64_t length, uccl_export **exported)
+{
+    uint8_t ref[UCCL_REF_BYTES];
+    uccl_remote *imported;
+    IS(uccl_export_mr(remote->mr, remote->memory, length, UCCL_ACCESS_READ | UCCL_ACCESS_WRITE, ref, exported), 0);
+    IS(uccl_import(pair.conn[0], ref, &imported), 0);
+    return imported;
+}
+
+static uccl_request *operate(bool write, const struct side *local, uint64_t length, uccl_remote *imported)
+{
+    struct uccl_piece piece = {.local = local->memory, .mr = local->mr, .length = length, .remote = imported};
+    uccl_request *request;
+    IS((write ? uccl_write_async : uccl_read_async)(pair.conn[0], &piece, 1, NULL, &request), 0);
+    return request;
+}
+
 /* Nor with one-sided operations, of either side. */
 static void hung_operations(bool write, bool device_here, int closer)
 {
@@ -351,15 +369,10 @@ static void hung_operations(bool write, bool device_here, int closer)
     uccl_set_log(log_nothing, NULL);
     struct side local = side_make(pair.engine[0], device_here, LENGTH);
     struct side remote = side_make(pair.engine[1], !device_here, LENGTH);
-    uint8_t ref[UCCL_REF_BYTES];
     uccl_export *exported;
-    uccl_remote *imported;
-    uccl_request *request;
-    IS(uccl_export_mr(remote.mr, remote.memory, LENGTH, UCCL_ACCESS_READ | UCCL_ACCESS_WRITE, ref, &exported), 0);
-    IS(uccl_import(pair.conn[0], ref, &imported), 0);
-    struct uccl_piece piece = {.local = local.memory, .mr = local.mr, .length = LENGTH, .remote = imported};
+    uccl_remote *imported = import_all(&remote, LENGTH, &exported);
     fake.hold = true;
-    IS((write ? uccl_write_async : uccl_read_async)(pair.conn[0], &piece, 1, NULL, &request), 0);
+    operate(write, &local, LENGTH, imported);
     sleep_us(300000);
     uint64_t start_ms = now_ms();
     IS(uccl_conn_close(pair.conn[closer]), 0);
@@ -399,18 +412,12 @@ Test(stage, a_device_outlasts_operations, .timeout = TIMEOUT_S)
         unsigned closer = way / 2;
         struct side local = side_make(pair.engine[0], closer == 0, LENGTH);
         struct side remote = side_make(pair.engine[1], closer == 1, LENGTH);
-        uint8_t ref[UCCL_REF_BYTES];
         uccl_export *exported;
-        uccl_remote *imported;
         uccl_request *requests[4];
-        IS(uccl_export_mr(remote.mr, remote.memory, LENGTH, UCCL_ACCESS_READ | UCCL_ACCESS_WRITE, ref, &exported), 0);
-        IS(uccl_import(pair.conn[0], ref, &imported), 0);
+        uccl_remote *imported = import_all(&remote, LENGTH, &exported);
         fake.hold = true;
-        for (unsigned i = 0; i < 4; i++) { /* large and small */
-            struct uccl_piece piece = {
-                .local = local.memory, .mr = local.mr, .length = i % 2 ? SMALL : LENGTH, .remote = imported};
-            IS((way % 2 ? uccl_write_async : uccl_read_async)(pair.conn[0], &piece, 1, NULL, &requests[i]), 0);
-        }
+        for (unsigned i = 0; i < 4; i++) /* large and small */
+            requests[i] = operate(way % 2, &local, i % 2 ? SMALL : LENGTH, imported);
         sleep_us(300000);
         IS(uccl_conn_close(pair.conn[closer]), 0);
         cr_assert_not_null(pair.engine[closer]->kept);
@@ -444,16 +451,11 @@ Test(stage, operations_end_with_their_engine, .timeout = TIMEOUT_S)
     for (unsigned write = 0; write < 2; write++) {
         stage_open_pair("no", "64", "8", "mmsg", "1");
         struct side local = side_make(pair.engine[0], true, LENGTH), remote = side_make(pair.engine[1], false, LENGTH);
-        uint8_t ref[UCCL_REF_BYTES];
         uccl_export *exported;
-        uccl_remote *imported;
-        uccl_request *request;
         pthread_t releases;
-        IS(uccl_export_mr(remote.mr, remote.memory, LENGTH, UCCL_ACCESS_READ | UCCL_ACCESS_WRITE, ref, &exported), 0);
-        IS(uccl_import(pair.conn[0], ref, &imported), 0);
-        struct uccl_piece piece = {.local = local.memory, .mr = local.mr, .length = LENGTH, .remote = imported};
+        uccl_remote *imported = import_all(&remote, LENGTH, &exported);
         fake.hold = true;
-        IS((write ? uccl_write_async : uccl_read_async)(pair.conn[0], &piece, 1, NULL, &request), 0);
+        operate(write, &local, LENGTH, imported);
         sleep_us(300000);
         IS(uccl_conn_close(pair.conn[0]), 0);
         IS(uccl_remote_free(imported), 0);
