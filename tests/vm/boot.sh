@@ -72,7 +72,7 @@ timeout --foreground -k 5 "${VM_TIMEOUT:-600}" qemu-system-x86_64 \
     -machine pc -accel $acceleration -cpu $processor -smp "${VM_SMP:-2}" -m "${VM_MEMORY:-2048}" \
     -kernel "$image" -initrd "$initramfs" \
     -append "console=ttyS0 quiet loglevel=4 mitigations=off nokaslr no_timer_check tsc=reliable \
-random.trust_cpu=on cryptomgr.notests panic=-1" \
+random.trust_cpu=on cryptomgr.notests panic=-1 softlockup_panic=1 watchdog_thresh=30" \
     -fsdev local,id=host,path=/,security_model=none,readonly=on,multidevs=remap \
     -device virtio-9p-pci,fsdev=host,mount_tag=host \
     -fsdev local,id=job,path="$job",security_model=none \
