@@ -237,8 +237,8 @@ void connection_on_event(void *context, const struct core_event *event)
         peer_flow_has_hole(event->owner, event->passing_bytes, event->route_bytes);
         return;
     }
-    if (event->kind == CORE_EVENT_FLOW_BULK) {
-        peer_flow_connect_beside(event->owner);
+    if (event->kind == CORE_EVENT_RAILS_WANTED) {
+        peer_flow_connect_beside(event->owner, event->status != UCCL_OK);
         return;
     }
     if (event->kind == CORE_EVENT_RAIL_LOST || event->kind == CORE_EVENT_RAIL_BACK) {

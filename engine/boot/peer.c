@@ -241,12 +241,16 @@ static void open_flow(struct engine_thread *thread, void *argument)
         introduce_beside(flow);
 }
 
-void peer_flow_connect_beside(struct peer_flow *flow)
+void peer_flow_connect_beside(struct peer_flow *flow, bool silent)
 {
     char text[NETDEV_ADDRESS_TEXT];
     if (flow->peer->is_server)
         return;
-    LOG_INFORM("peer %s: connects TCP for large messages", netdev_address_text(&flow->peer->host.address, text));
+    netdev_address_text(&flow->peer->host.address, text);
+    if (silent)
+        LOG_INFORM("peer %s: datagrams get no answer; connects TCP", text);
+    else
+        LOG_INFORM("peer %s: connects TCP for large messages", text);
     introduce_beside(flow);
 }
 

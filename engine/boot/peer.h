@@ -137,9 +137,9 @@ void peer_flow_turned(struct peer_flow *flow, enum peer_flow_state state);
 /* CORE_EVENT_FLOW_HOLE of a flow, on its engine thread: warns once per peer. */
 void peer_flow_has_hole(struct peer_flow *flow, uint32_t passing_bytes, uint32_t route_bytes);
 
-/* CORE_EVENT_FLOW_BULK of a flow, on its engine thread: the side that has connected the handshake connects its paths
- * beside. */
-void peer_flow_connect_beside(struct peer_flow *flow);
+/* CORE_EVENT_RAILS_WANTED of a flow, on its engine thread: the side that has connected the handshake connects its paths
+ * beside. `silent`: datagrams get no answer. */
+void peer_flow_connect_beside(struct peer_flow *flow, bool silent);
 
 /* CORE_EVENT_RAIL_LOST or CORE_EVENT_RAIL_BACK of a flow, on its engine thread: counts for its NIC, and warns once. */
 void peer_flow_lost_rail(struct peer_flow *flow, unsigned rail, bool lost);

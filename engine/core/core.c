@@ -626,8 +626,10 @@ static bool flow_event(struct flow *flow, struct core_event *event)
     } else if (rail) {
         report_rail(rail, event);
         rail = rail_to_report(flow);
-    } else if (flow_bulk_is_due(flow)) {
-        event->kind = CORE_EVENT_FLOW_BULK;
+    } else if (flow->rails_wanted == WANTED_FOR_BULK || flow->rails_wanted == WANTED_IN_SILENCE) {
+        event->kind = CORE_EVENT_RAILS_WANTED;
+        event->status = flow->rails_wanted == WANTED_IN_SILENCE ? UCCL_ETIMEDOUT : UCCL_OK;
+        flow->rails_wanted = WANTED_TOLD;
         return true;
     } else {
         return false;

@@ -98,29 +98,26 @@ bool flow_unanswered(const struct flow *flow, uint64_t ns)
     if (flow->cut_ns)
         return flow->core->now_ns >= flow->cut_ns + ns;
     uint64_t since_ns = flow->heard_ns > flow->asked_ns ? flow->heard_ns : flow->asked_ns;
-    bool repeated = flow->silence.since_ns > flow->last_rx_ns; /* else perhaps our own process did not run */
+    bool repeated = silence_is_unanswered(flow); /* else perhaps our own process did not run */
     return repeated && flow->sent.next_seq > flow->sent.cumulative && flow->core->now_ns >= since_ns + ns;
 }
 
-/* ---- large messages -------------------------------------------------------------------------- */
+/* ---- rails that join ------------------------------------------------------------------------- */
 
-enum { BULK_BYTES = 16 << 20 }; /* are worth connections beside datagrams */
+void flow_want_rails(struct flow *flow, enum rails_wanted why)
+{
+    if (flow->rail_count == flow->rail_most || flow->rails_wanted != WANTED_NOT)
+        return;
+    flow->rails_wanted = (uint8_t)why;
+    queue_append(&flow->core->flow_events, &flow->event);
+}
 
 void flow_count_bulk(struct flow *flow, uint64_t bytes)
 {
-    if (flow->bulk_bytes == UINT64_MAX)
-        return;
-    flow->bulk_bytes += bytes < BULK_BYTES ? bytes : BULK_BYTES;
+    enum { BULK_BYTES = 16 << 20 }; /* are worth connections beside datagrams */
+    flow->bulk_bytes += bytes;
     if (flow->bulk_bytes >= BULK_BYTES)
-        queue_append(&flow->core->flow_events, &flow->event);
-}
-
-bool flow_bulk_is_due(struct flow *flow)
-{
-    if (flow->bulk_bytes < BULK_BYTES || flow->bulk_bytes == UINT64_MAX)
-        return false;
-    flow->bulk_bytes = UINT64_MAX;
-    return true;
+        flow_want_rails(flow, WANTED_FOR_BULK);
 }
 
 /* ---- rails ------------------------------------------------------------------------------------ */
@@ -137,7 +134,9 @@ struct rail *flow_find_rail(struct flow *flow, uint16_t path)
 
 void flow_ask(struct flow *flow)
 {
-    bool unanswered = flow->silence.since_ns > flow->last_rx_ns; /* then every rail is asked */
+    bool unanswered = silence_is_unanswered(flow); /* then every rail is asked */
+    if (unanswered)
+        flow_want_rails(flow, WANTED_IN_SILENCE);
     EACH_RAIL(flow, rail)
     {
         if (rail != flow->main && !(unanswered && rail_carries(rail)))

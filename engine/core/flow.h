@@ -36,6 +36,8 @@ enum frames_buffer {
     BUFFER_OWN,   /* the flow's own small buffer, which no other flow can take */
 };
 
+enum rails_wanted { WANTED_NOT, WANTED_FOR_BULK, WANTED_IN_SILENCE, WANTED_TOLD };
+
 struct flow {
     struct core *core;
     void *owner;
@@ -96,7 +98,8 @@ struct flow {
     uint64_t asked_ns;      /* since when the peer has chunks to ack */
 
     uint64_t bulk_min_bytes; /* UCCL_TCP_BULK_KB */
-    uint64_t bulk_bytes;     /* of large messages while no rail has joined; UINT64_MAX: reported */
+    uint64_t bulk_bytes;     /* of large messages while no rail has joined */
+    uint8_t rails_wanted;    /* enum rails_wanted: those that join */
 
     struct rail rails[]; /* `rail_most` of them */
 };
@@ -147,10 +150,10 @@ void flow_expect_peer(struct flow *flow, uint64_t now_ns);
 /* The peer has been silent for so long, though there was something to ack. */
 bool flow_unanswered(const struct flow *flow, uint64_t ns);
 
-/* Bytes of a message have been sent or received, for CORE_EVENT_FLOW_BULK. */
+/* Bytes of a message have been sent or received, for CORE_EVENT_RAILS_WANTED. */
 void flow_count_bulk(struct flow *flow, uint64_t bytes);
-/* Whether that event is due: once. */
-bool flow_bulk_is_due(struct flow *flow);
+/* The rails that join are to be connected: reported once. */
+void flow_want_rails(struct flow *flow, enum rails_wanted why);
 static inline void flow_note_bulk(struct flow *flow, const struct core_msg *msg, uint64_t bytes)
 {
     if (flow->rail_count < flow->rail_most && msg->size_bytes >= flow->bulk_min_bytes)

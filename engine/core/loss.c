@@ -2,7 +2,7 @@
 #include "core/loss.h"
 #include "core/state.h"
 
-enum { RTO_BACKOFF_MAX = 16 };
+enum { RTO_BACKOFF_MAX = 16, TIMEOUTS_TO_WANT = 5 }; /* connections, which may pass where datagrams do not */
 
 void loss_init(struct rail *rail)
 {
@@ -149,6 +149,8 @@ static void time_out(struct rail *rail, uint64_t now_ns)
     COUNT(rail->flow->core->counters, lost_chunks, lost);
     if (rail->loss.rto_backoff < RTO_BACKOFF_MAX)
         rail->loss.rto_backoff++;
+    if (rail->loss.rto_backoff >= TIMEOUTS_TO_WANT)
+        flow_want_rails(rail->flow, WANTED_IN_SILENCE);
     rail->last_ack_ns = now_ns;
     rail->loss.rack_at_ns = UINT64_MAX;
     remember_window(rail, now_ns);

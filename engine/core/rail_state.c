@@ -277,6 +277,16 @@ void rail_enter(struct rail *rail)
     }
 }
 
+/* Where nothing is answered, the others get nothing new until they answer. */
+static void suspect_datagrams(struct flow *flow)
+{
+    EACH_RAIL(flow, rail)
+    {
+        if (!rail->reliable && silence_is_unanswered(flow))
+            rail_suspect(rail);
+    }
+}
+
 void rail_join(struct flow *flow)
 {
     for (unsigned i = 1; i < flow->rail_most && flow_proven(flow); i++) {
@@ -292,6 +302,7 @@ void rail_join(struct flow *flow)
         flow->reliable = true;
         rail_enter(rail);
         flow_choose_main(flow);
+        suspect_datagrams(flow);
     }
 }
 

@@ -8,7 +8,7 @@ static uint64_t dead_ns(const struct flow *flow)
     return flow->core->params->dead_peer_ms * NS_PER_MS;
 }
 
-static bool ask_is_unanswered(const struct flow *flow)
+bool silence_is_unanswered(const struct flow *flow)
 {
     return flow->silence.since_ns > flow->last_rx_ns;
 }
@@ -16,7 +16,7 @@ static bool ask_is_unanswered(const struct flow *flow)
 void silence_ask(struct flow *flow, uint64_t now_ns)
 {
     struct silence *silence = &flow->silence;
-    if (!ask_is_unanswered(flow))
+    if (!silence_is_unanswered(flow))
         *silence = (struct silence){.since_ns = now_ns, .asked_ns = now_ns, .ran_ns = silence->ran_ns, .asks = 1};
     if (now_ns - silence->asked_ns < dead_ns(flow) / SILENCE_PARTS)
         return;
@@ -28,14 +28,14 @@ void silence_overrun(struct flow *flow, uint64_t deadline_ns, uint64_t now_ns)
 {
     struct silence *silence = &flow->silence;
     uint64_t from_ns = deadline_ns > silence->ran_ns ? deadline_ns : silence->ran_ns;
-    if (ask_is_unanswered(flow) && now_ns > from_ns + dead_ns(flow) / SILENCE_PARTS)
+    if (silence_is_unanswered(flow) && now_ns > from_ns + dead_ns(flow) / SILENCE_PARTS)
         silence->since_ns += now_ns - from_ns;
     silence->ran_ns = now_ns; /* the timer may fire again now, for other deadlines that passed during the stop */
 }
 
 uint64_t silence_next_ask(const struct flow *flow)
 {
-    if (ask_is_unanswered(flow))
+    if (silence_is_unanswered(flow))
         return flow->silence.asked_ns + dead_ns(flow) / SILENCE_PARTS;
     return flow->last_rx_ns + dead_ns(flow) / SILENCE_QUIET;
 }
@@ -48,11 +48,11 @@ static uint64_t death_at_ns(const struct flow *flow)
 uint64_t silence_deadline(const struct flow *flow, bool due)
 {
     uint64_t ask_ns = due ? UINT64_MAX : silence_next_ask(flow);
-    uint64_t end_ns = ask_is_unanswered(flow) ? death_at_ns(flow) : UINT64_MAX;
+    uint64_t end_ns = silence_is_unanswered(flow) ? death_at_ns(flow) : UINT64_MAX;
     return ask_ns < end_ns ? ask_ns : end_ns;
 }
 
 bool silence_is_death(const struct flow *flow, uint64_t now_ns)
 {
-    return ask_is_unanswered(flow) && now_ns >= death_at_ns(flow);
+    return silence_is_unanswered(flow) && now_ns >= death_at_ns(flow);
 }

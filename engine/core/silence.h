@@ -33,6 +33,8 @@ struct silence {
 void silence_ask(struct flow *flow, uint64_t now_ns);
 /* A timer of the flow that was due at `deadline_ns` fires now. */
 void silence_overrun(struct flow *flow, uint64_t deadline_ns, uint64_t now_ns);
+/* Whether an ask has not been answered so far. */
+bool silence_is_unanswered(const struct flow *flow);
 /* Whether the silence has lasted long enough to give the peer up. */
 bool silence_is_death(const struct flow *flow, uint64_t now_ns);
 /* When a probe asks next: after a while of silence, and again and again once something is not answered. */

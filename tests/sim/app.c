@@ -6,6 +6,7 @@
  * buffers are exact, have guards, and are freed as soon as their request ends.
  */
 #include "content.h"
+#include "pipes.h"
 #include "placing.h"
 #include "stops.h"
 
@@ -502,21 +503,59 @@ static void on_message(struct world *world, struct end *end, struct core_msg *ms
         close_both(world, side->conn);
 }
 
+/* The pair and the side of a flow's event. */
+static struct pair *pair_of(struct world *world, const struct core_event *event, unsigned *side)
+{
+    for (unsigned i = 0; i < world->pair_count; i++) {
+        struct pair *pair = &world->pairs[i];
+        for (*side = 0; *side < 2; ++*side) {
+            if (event->owner == &pair->flow[*side])
+                return pair;
+        }
+    }
+    world_fail(world, "an event for no flow");
+    return NULL;
+}
+
 /* A rail is lost or back: the two come in turn. */
 static void on_rail(struct world *world, const struct core_event *event)
 {
     bool lost = event->kind == CORE_EVENT_RAIL_LOST;
-    for (unsigned i = 0; i < world->pair_count; i++) {
-        struct pair *pair = &world->pairs[i];
-        for (unsigned s = 0; s < 2; s++) {
-            if (event->owner != &pair->flow[s])
-                continue;
-            if (pair->rail_lost[s][event->rail] == lost)
-                world_fail(world, "rail %u is lost twice, or back twice", event->rail);
-            pair->rail_lost[s][event->rail] = lost;
-        }
-    }
+    unsigned side;
+    struct pair *pair = pair_of(world, event, &side);
+    if (pair->rail_lost[side][event->rail] == lost)
+        world_fail(world, "rail %u is lost twice, or back twice", event->rail);
+    pair->rail_lost[side][event->rail] = lost;
     *(lost ? &world->rails_lost : &world->rails_back) += 1;
+}
+
+/* Side 0 makes the pipes (pipes.h). */
+static void on_wanted(struct world *world, const struct core_event *event)
+{
+    unsigned side;
+    struct pair *pair = pair_of(world, event, &side);
+    if (side == 0 && world->options->pipes_wanted)
+        pipes_create(world, pair);
+}
+
+static void on_proven(struct world *world, const struct core_event *event)
+{
+    unsigned side;
+    struct pair *pair = pair_of(world, event, &side);
+    if (pair->proven[side] || pair->dead[side])
+        world_fail(world, "a flow was proven twice, or after its end");
+    pair->proven[side] = true;
+}
+
+static void on_death(struct world *world, const struct core_event *event)
+{
+    unsigned side;
+    struct pair *pair = pair_of(world, event, &side);
+    if (pair->dead[side] || !world->options->expect_dead)
+        world_fail(world, "a flow died");
+    if (world->options->stops)
+        stops_judge_death(world, pair, side);
+    pair->dead[side] = true;
 }
 
 void app_event(struct world *world, struct end *end, const struct core_event *event)
@@ -547,8 +586,10 @@ void app_event(struct world *world, struct end *end, const struct core_event *ev
         side->failed = true;
         world_push(world, world->now_ns + rng_below(&world->app_rng, 10 * NS_PER_MS), EVENT_CLOSE, side->end, side, 0);
         break;
-    case CORE_EVENT_FLOW_BULK:
-        break; /* the pipes come up in any case */
+    case CORE_EVENT_RAILS_WANTED:
+        world_note(world, "wanted", (uint64_t)(int64_t)event->status, 0, 0);
+        on_wanted(world, event);
+        break;
     case CORE_EVENT_CONN_CALLED:
         world_fail(world, "connection %u was called, and is no annex", side->conn->index);
     case CORE_EVENT_FLOW_HOLE:
@@ -563,28 +604,11 @@ void app_event(struct world *world, struct end *end, const struct core_event *ev
         on_rail(world, event);
         break;
     case CORE_EVENT_FLOW_PROVEN:
-    case CORE_EVENT_FLOW_DEAD: {
-        bool proven = event->kind == CORE_EVENT_FLOW_PROVEN;
-        struct pair *pair = NULL;
-        for (unsigned i = 0; i < world->pair_count; i++) {
-            for (unsigned s = 0; s < 2; s++) {
-                if (event->owner != &world->pairs[i].flow[s])
-                    continue;
-                pair = &world->pairs[i];
-                if (proven && (pair->proven[s] || pair->dead[s]))
-                    world_fail(world, "a flow was proven twice, or after its end");
-                if (!proven && (pair->dead[s] || !world->options->expect_dead))
-                    world_fail(world, "a flow died");
-                if (!proven && world->options->stops)
-                    stops_judge_death(world, pair, s);
-                pair->proven[s] |= proven;
-                pair->dead[s] |= !proven;
-            }
-        }
-        if (!pair)
-            world_fail(world, "an event for no flow");
+        on_proven(world, event);
         break;
-    }
+    case CORE_EVENT_FLOW_DEAD:
+        on_death(world, event);
+        break;
     }
 }
 

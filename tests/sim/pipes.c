@@ -84,11 +84,17 @@ static void create_rail(struct world *world, struct pair *pair, unsigned rail)
 
 void pipes_create(struct world *world, struct pair *pair)
 {
-    memset(pipes[pair - world->pairs], 0, sizeof pipes[0]);
     for (unsigned rail = 0; rail < pair->setup[0].rail_count; rail++) {
         if (pipes_are(world->options, rail))
             create_rail(world, pair, rail);
     }
+}
+
+void pipes_begin(struct world *world, struct pair *pair)
+{
+    memset(pipes[pair - world->pairs], 0, sizeof pipes[0]);
+    if (!world->options->pipes_wanted)
+        pipes_create(world, pair);
 }
 
 static void break_pipe(struct world *world, struct pair *pair, unsigned rail, unsigned port)
@@ -283,4 +289,133 @@ void pipes_free_event(void *what)
     if (event->what == PIPE_RECORD)
         free(event->record);
     free(event);
+}
+
+/* ---- scenarios -------------------------------------------------------------------------------- */
+
+/* Paths that are connections, which break, stall and are full (pipes.h). */
+void pipes_alone(struct options *options, struct rng *rng)
+{
+    options->pipe_bytes = 1000 + rng_below(rng, 600000);
+    options->pipe_break_ppm = rng_below(rng, 3) ? rng_below(rng, 20000) : 0;
+    options->pipe_stall_ppm = rng_below(rng, 20000);
+    options->pipe_stall_ns = 2 * NS_PER_MS;
+    options->pipe_heal_ns = 5 * NS_PER_MS;
+    options->pipe_late_ns = rng_below(rng, 4) ? 100 * NS_PER_US : 100 * NS_PER_MS;
+    options->datagram_bytes = rng_below(rng, 3) ? CORE_RECORD_BYTES_MAX : 2000 + rng_below(rng, 100000);
+    options->window_bytes = UINT64_C(1) << 40;
+    options->params.port_entropy = 1 + rng_below(rng, 6);
+    options->paths_in_order = true;
+    options->size_max = 2000000;
+    options->cancel_permille = 20;
+    options->truncate_permille = 20;
+}
+
+/*
+ * The same beside datagrams, which carry the small messages and stand in where all pipes are broken. Datagrams get
+ * lost, and for a while all of them do.
+ */
+void pipes_beside(struct options *options, struct rng *rng)
+{
+    uint64_t window_bytes = options->window_bytes;
+    uint32_t datagram_bytes = options->datagram_bytes;
+    pipes_alone(options, rng);
+    options->pipes_beside = true;
+    options->rails = 2;
+    options->window_bytes = window_bytes;
+    options->datagram_bytes = rng_below(rng, 2) ? datagram_bytes : 8972;
+    options->paths_in_order = false;
+    options->params.tcp_bulk_kb = 64 + rng_below(rng, 400);
+    options->params.nic_dead_ms = 10 + rng_below(rng, 300);
+    options->pipe_heal_ns = rng_below(rng, 2) ? options->pipe_heal_ns : 1000 * NS_PER_MS;
+    for (unsigned side = 0; side < 2; side++) {
+        options->more_rails[0].net[side] = options->net[side];
+        options->net[side].loss_ppm = rng_below(rng, 2) ? rng_below(rng, 30000) : 0;
+        options->net[side].reorder_ppm = rng_below(rng, 2) * 10000;
+        options->net[side].reorder_ns = NS_PER_MS;
+    }
+    uint64_t begin_ns = rng_below(rng, 30 * NS_PER_MS), end_ns = 40 * NS_PER_MS + rng_below(rng, 900 * NS_PER_MS);
+    if (rng_below(rng, 3) == 0)
+        options->cuts[options->cut_count++] =
+            (struct cut){.rail = 0, .kind = CUT_BLACK, .begin_ns = begin_ns, .end_ns = end_ns};
+}
+
+/*
+ * The same with two NICs: two rails of datagrams and, behind them, two of pipes. A NIC dies with both of its rails, or
+ * only its datagrams or its pipes do. An end learns late that pipes are broken; nothing may wait for that.
+ */
+void pipes_beside_nics(struct options *options, struct rng *rng)
+{
+    enum { NICS = 2, BOTH = 0, DATAGRAMS = 1, PIPES = 2 };
+    pipes_beside(options, rng);
+    options->cut_count = 0;
+    options->rails = 2 * NICS;
+    for (unsigned side = 0; side < 2; side++) {
+        options->more_rails[1].net[side] = options->more_rails[2].net[side] = options->more_rails[0].net[side];
+        options->more_rails[0].net[side] = options->net[side];
+    }
+    options->params.nic_dead_ms = 10 + rng_below(rng, 100);
+    options->params.dead_peer_ms = 4000;
+    options->messages = 100;
+    options->send_gap_ns = options->recv_gap_ns = 4 * NS_PER_MS;
+    options->pipe_lossy_ppm = rng_below(rng, 3) ? 0 : rng_below(rng, 20000);
+    bool late = rng_below(rng, 2); /* of a single pipe the others know nothing: all break, in cuts that are noticed */
+    if (late) {
+        options->pipe_break_ppm = 0;
+        options->pipe_late_ns = 1200u * NS_PER_MS;
+        options->message_ns = 900u * NS_PER_MS;
+    }
+    uint64_t at_ns = 0;
+    for (unsigned i = rng_below(rng, 5); i > 0; i--) {
+        unsigned nic = rng_below(rng, NICS), what = rng_below(rng, 3);
+        struct cut cut = {.rail = (uint8_t)nic, .kind = (uint8_t)rng_below(rng, 3), .side = (uint8_t)rng_below(rng, 2)};
+        cut.begin_ns = at_ns + rng_below(rng, 100 * NS_PER_MS);
+        cut.end_ns = at_ns = cut.begin_ns + (late ? 500 * NS_PER_MS : 1) + rng_below(rng, 400 * NS_PER_MS);
+        if (what != PIPES)
+            options->cuts[options->cut_count++] = cut;
+        cut.rail = (uint8_t)(nic + NICS);
+        cut.kind = CUT_BLACK;
+        if (what != DATAGRAMS)
+            options->cuts[options->cut_count++] = cut;
+    }
+}
+
+/* Pipes beside datagrams are made only when they are wanted, since datagrams get no answer any more. */
+void pipes_wanted(struct options *options, struct rng *rng)
+{
+    pipes_beside(options, rng);
+    options->pipes_wanted = true;
+    options->pipe_break_ppm /= 50; /* what was cut into datagrams goes as so many records */
+    options->size_max = rng_below(rng, 2) ? 2000 : 200000;
+    options->params.dead_peer_ms = 4000;
+    options->message_ns = options->pipe_break_ppm ? 0 : 2000 * NS_PER_MS;
+    options->send_gap_ns = options->recv_gap_ns = 2 * NS_PER_MS; /* the end is not near when datagrams stop */
+    options->cuts[0] = (struct cut){.kind = CUT_BLACK, .end_ns = UINT64_MAX};
+    options->cuts[0].begin_ns = 10 * NS_PER_MS + rng_below(rng, 20 * NS_PER_MS); /* addresses are proven */
+    options->cut_count = 1;
+}
+
+/* Several rails of such paths, which are cut one at a time. */
+void pipes_rails(struct options *options, struct rng *rng)
+{
+    pipes_alone(options, rng);
+    options->rails = 2 + rng_below(rng, 2);
+    options->params.dead_peer_ms = 4000;
+    options->messages = 100;
+    options->send_gap_ns = options->recv_gap_ns = 4 * NS_PER_MS;
+    for (unsigned i = 1; i < options->rails; i++) {
+        for (unsigned side = 0; side < 2; side++) {
+            options->more_rails[i - 1].net[side] = options->net[side];
+            options->more_rails[i - 1].net[side].rate_mbps >>= i;
+        }
+        options->more_rails[i - 1].datagram_bytes = options->datagram_bytes;
+    }
+    uint64_t at_ns = 0;
+    for (unsigned i = rng_below(rng, 4); i > 0; i--) {
+        struct cut cut = {.rail = (uint8_t)rng_below(rng, options->rails), .kind = CUT_BLACK};
+        cut.begin_ns = at_ns + rng_below(rng, 100 * NS_PER_MS);
+        cut.end_ns = cut.begin_ns + 1 + rng_below(rng, 400 * NS_PER_MS);
+        options->cuts[options->cut_count++] = cut;
+        at_ns = cut.end_ns;
+    }
 }

@@ -16,6 +16,8 @@ static inline bool pipes_are(const struct options *options, unsigned rail)
     return options->pipe_bytes && (!options->pipes_beside || rail >= options->rails / 2);
 }
 
+/* A pair begins. Its pipes come up, unless side 0 is to want them first (options.pipes_wanted). */
+void pipes_begin(struct world *world, struct pair *pair);
 /* All pipes of a pair come up, a moment later. */
 void pipes_create(struct world *world, struct pair *pair);
 /* Whether the pipe takes a record of this side now. */
@@ -24,5 +26,12 @@ void pipes_carry(struct world *world, struct pair *pair, unsigned side, unsigned
                  const uint8_t *bytes, size_t length);
 void pipes_event(struct world *world, void *what);
 void pipes_free_event(void *what);
+
+/* Scenarios. */
+void pipes_alone(struct options *options, struct rng *rng);
+void pipes_beside(struct options *options, struct rng *rng);
+void pipes_beside_nics(struct options *options, struct rng *rng);
+void pipes_wanted(struct options *options, struct rng *rng);
+void pipes_rails(struct options *options, struct rng *rng);
 
 #endif

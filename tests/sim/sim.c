@@ -2,6 +2,7 @@
 /* Scenarios of two or more real cores: what networks and applications may do to them. */
 #include "../param_defaults.h"
 #include "judge.h"
+#include "pipes.h"
 #include "placing.h"
 #include "rails.h"
 #include "scenarios.h"
@@ -580,124 +581,13 @@ static void run_bounded(const struct scenario *scenario, uint64_t seed, bool pri
         name, run_bounded, (void (*)(void))(set)                                                                       \
     }
 
-/* Paths that are connections, which break, stall and are full (pipes.h). */
-static void set_pipes(struct options *options, struct rng *rng)
-{
-    options->pipe_bytes = 1000 + rng_below(rng, 600000);
-    options->pipe_break_ppm = rng_below(rng, 3) ? rng_below(rng, 20000) : 0;
-    options->pipe_stall_ppm = rng_below(rng, 20000);
-    options->pipe_stall_ns = 2 * NS_PER_MS;
-    options->pipe_heal_ns = 5 * NS_PER_MS;
-    options->pipe_late_ns = rng_below(rng, 4) ? 100 * NS_PER_US : 100 * NS_PER_MS;
-    options->datagram_bytes = rng_below(rng, 3) ? CORE_RECORD_BYTES_MAX : 2000 + rng_below(rng, 100000);
-    options->window_bytes = UINT64_C(1) << 40;
-    options->params.port_entropy = 1 + rng_below(rng, 6);
-    options->paths_in_order = true;
-    options->size_max = 2000000;
-    options->cancel_permille = 20;
-    options->truncate_permille = 20;
-}
-
-/*
- * The same beside datagrams, which carry the small messages and stand in where all pipes are broken. Datagrams get
- * lost, and for a while all of them do.
- */
-static void set_pipes_beside(struct options *options, struct rng *rng)
-{
-    uint64_t window_bytes = options->window_bytes;
-    uint32_t datagram_bytes = options->datagram_bytes;
-    set_pipes(options, rng);
-    options->pipes_beside = true;
-    options->rails = 2;
-    options->window_bytes = window_bytes;
-    options->datagram_bytes = rng_below(rng, 2) ? datagram_bytes : 8972;
-    options->paths_in_order = false;
-    options->params.tcp_bulk_kb = 64 + rng_below(rng, 400);
-    options->params.nic_dead_ms = 10 + rng_below(rng, 300);
-    options->pipe_heal_ns = rng_below(rng, 2) ? options->pipe_heal_ns : 1000 * NS_PER_MS;
-    for (unsigned side = 0; side < 2; side++) {
-        options->more_rails[0].net[side] = options->net[side];
-        options->net[side].loss_ppm = rng_below(rng, 2) ? rng_below(rng, 30000) : 0;
-        options->net[side].reorder_ppm = rng_below(rng, 2) * 10000;
-        options->net[side].reorder_ns = NS_PER_MS;
-    }
-    uint64_t begin_ns = rng_below(rng, 30 * NS_PER_MS), end_ns = 40 * NS_PER_MS + rng_below(rng, 900 * NS_PER_MS);
-    if (rng_below(rng, 3) == 0)
-        options->cuts[options->cut_count++] =
-            (struct cut){.rail = 0, .kind = CUT_BLACK, .begin_ns = begin_ns, .end_ns = end_ns};
-}
-
-/*
- * The same with two NICs: two rails of datagrams and, behind them, two of pipes. A NIC dies with both of its rails, or
- * only its datagrams or its pipes do. An end learns late that pipes are broken; nothing may wait for that.
- */
-static void set_pipes_beside_nics(struct options *options, struct rng *rng)
-{
-    enum { NICS = 2, BOTH = 0, DATAGRAMS = 1, PIPES = 2 };
-    set_pipes_beside(options, rng);
-    options->cut_count = 0;
-    options->rails = 2 * NICS;
-    for (unsigned side = 0; side < 2; side++) {
-        options->more_rails[1].net[side] = options->more_rails[2].net[side] = options->more_rails[0].net[side];
-        options->more_rails[0].net[side] = options->net[side];
-    }
-    options->params.nic_dead_ms = 10 + rng_below(rng, 100);
-    options->params.dead_peer_ms = 4000;
-    options->messages = 100;
-    options->send_gap_ns = options->recv_gap_ns = 4 * NS_PER_MS;
-    options->pipe_lossy_ppm = rng_below(rng, 3) ? 0 : rng_below(rng, 20000);
-    bool late = rng_below(rng, 2); /* of a single pipe the others know nothing: all break, in cuts that are noticed */
-    if (late) {
-        options->pipe_break_ppm = 0;
-        options->pipe_late_ns = 1200u * NS_PER_MS;
-        options->message_ns = 900u * NS_PER_MS;
-    }
-    uint64_t at_ns = 0;
-    for (unsigned i = rng_below(rng, 5); i > 0; i--) {
-        unsigned nic = rng_below(rng, NICS), what = rng_below(rng, 3);
-        struct cut cut = {.rail = (uint8_t)nic, .kind = (uint8_t)rng_below(rng, 3), .side = (uint8_t)rng_below(rng, 2)};
-        cut.begin_ns = at_ns + rng_below(rng, 100 * NS_PER_MS);
-        cut.end_ns = at_ns = cut.begin_ns + (late ? 500 * NS_PER_MS : 1) + rng_below(rng, 400 * NS_PER_MS);
-        if (what != PIPES)
-            options->cuts[options->cut_count++] = cut;
-        cut.rail = (uint8_t)(nic + NICS);
-        cut.kind = CUT_BLACK;
-        if (what != DATAGRAMS)
-            options->cuts[options->cut_count++] = cut;
-    }
-}
-
-/* Several rails of such paths, which are cut one at a time. */
-static void set_pipes_rails(struct options *options, struct rng *rng)
-{
-    set_pipes(options, rng);
-    options->rails = 2 + rng_below(rng, 2);
-    options->params.dead_peer_ms = 4000;
-    options->messages = 100;
-    options->send_gap_ns = options->recv_gap_ns = 4 * NS_PER_MS;
-    for (unsigned i = 1; i < options->rails; i++) {
-        for (unsigned side = 0; side < 2; side++) {
-            options->more_rails[i - 1].net[side] = options->net[side];
-            options->more_rails[i - 1].net[side].rate_mbps >>= i;
-        }
-        options->more_rails[i - 1].datagram_bytes = options->datagram_bytes;
-    }
-    uint64_t at_ns = 0;
-    for (unsigned i = rng_below(rng, 4); i > 0; i--) {
-        struct cut cut = {.rail = (uint8_t)rng_below(rng, options->rails), .kind = CUT_BLACK};
-        cut.begin_ns = at_ns + rng_below(rng, 100 * NS_PER_MS);
-        cut.end_ns = cut.begin_ns + 1 + rng_below(rng, 400 * NS_PER_MS);
-        options->cuts[options->cut_count++] = cut;
-        at_ns = cut.end_ns;
-    }
-}
-
 static const struct scenario scenarios[] = {
     SCENARIO("clean", set_clean),
-    SCENARIO("pipes", set_pipes),
-    SCENARIO("pipes-beside", set_pipes_beside),
-    SCENARIO("pipes-beside-nics", set_pipes_beside_nics),
-    SCENARIO("pipes-rails", set_pipes_rails),
+    SCENARIO("pipes", pipes_alone),
+    SCENARIO("pipes-beside", pipes_beside),
+    SCENARIO("pipes-beside-nics", pipes_beside_nics),
+    SCENARIO("pipes-wanted", pipes_wanted),
+    SCENARIO("pipes-rails", pipes_rails),
     SCENARIO("loss1", set_loss1),
     SCENARIO("loss5", set_loss5),
     SCENARIO("loss30", set_loss30),

@@ -524,7 +524,7 @@ static void open_pair(struct world *world, unsigned first, unsigned second)
     if (options->wrap)
         wrap_pair(world, pair);
     if (options->pipe_bytes)
-        pipes_create(world, pair);
+        pipes_begin(world, pair);
 }
 
 void world_create(struct world *world, const char *scenario, const struct options *options, uint64_t seed, bool trace)

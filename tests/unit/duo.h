@@ -57,7 +57,7 @@ static int32_t duo_failed_status[2];
 static unsigned duo_holes[2];             /* CORE_EVENT_FLOW_HOLE seen */
 static uint32_t duo_passing[2];           /* what the last one said */
 static unsigned duo_lost[2], duo_back[2]; /* CORE_EVENT_RAIL_LOST, CORE_EVENT_RAIL_BACK seen */
-static unsigned duo_bulk[2];              /* CORE_EVENT_FLOW_BULK seen */
+static unsigned duo_wanted[2];            /* CORE_EVENT_RAILS_WANTED seen */
 static bool duo_refuse;                   /* the NIC takes nothing */
 static unsigned duo_entropy[2];           /* UCCL_PORT_ENTROPY of each end; 0: duo_params */
 static bool duo_reliable;                 /* capability: placing queue pairs are */
@@ -232,8 +232,8 @@ static inline void duo_events(unsigned side)
             duo_holes[side]++;
             duo_passing[side] = event.passing_bytes;
             break;
-        case CORE_EVENT_FLOW_BULK:
-            duo_bulk[side]++;
+        case CORE_EVENT_RAILS_WANTED:
+            duo_wanted[side]++;
             break;
         case CORE_EVENT_RAIL_LOST:
             duo_lost[side]++;

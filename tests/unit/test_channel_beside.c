@@ -199,13 +199,13 @@ Test(channel_beside, much_bulk_is_told_once)
         free(pair.send->buffer);
         free(pair.recv->buffer);
         for (unsigned side = 0; side < 2; side++)
-            cr_assert_eq(duo_bulk[side], i + 1 >= TIMES, "side %u after %u", side, i + 1);
+            cr_assert_eq(duo_wanted[side], i + 1 >= TIMES, "side %u after %u", side, i + 1);
     }
     for (unsigned i = 0; i < 2 * TIMES; i++) {
         struct pair pair = {duo_send(0, 60000), duo_recv(1, 60000)};
         finish(pair, 60000, MS);
     }
-    cr_assert(duo_bulk[0] == 1 && duo_bulk[1] == 1);
+    cr_assert(duo_wanted[0] == 1 && duo_wanted[1] == 1);
 }
 
 Test(channel_beside, small_messages_are_not_told_of)
@@ -217,7 +217,7 @@ Test(channel_beside, small_messages_are_not_told_of)
         free(pair.send->buffer);
         free(pair.recv->buffer);
     }
-    cr_assert(duo_bulk[0] == 0 && duo_bulk[1] == 0);
+    cr_assert(duo_wanted[0] == 0 && duo_wanted[1] == 0);
 }
 
 /* What was under way goes as datagrams, in fragments where it would be too many. Later the connections carry again. */
@@ -485,4 +485,58 @@ Test(channel_beside, answers_do_not_wait_for_connections)
     duo_deliver(0);
     cr_assert_eq(duo_transmit(1), 1);
     cr_assert_not(is_record(1, &duo_queue[1][0]));
+}
+
+static void talk_by_records(void)
+{
+    while (duo_transmit(0) + duo_transmit(1)) {
+        for (unsigned side = 0; side < 2; side++) {
+            lose(side, 0);
+            duo_deliver(side);
+        }
+    }
+}
+
+/* Datagrams stop before there are connections: both ends want these, once, and they carry what was under way. */
+static void datagrams_stop(uint64_t size)
+{
+    open_apart();
+    struct pair pair = begin(size);
+    uint64_t dead_ns = duo_params.dead_peer_ms * MS;
+    duo_wanted[0] = duo_wanted[1] = 0;
+    duo_run_with(dead_ns / 2, talk_by_records);
+    cr_assert(duo_wanted[0] == 1 && duo_wanted[1] == 1, "%u, %u", duo_wanted[0], duo_wanted[1]);
+    connect_all();
+    duo_run_with(dead_ns / 4, talk_by_records);
+    duo_assert_arrived(pair.send, pair.recv, size);
+    duo_run_with(2 * dead_ns, talk_by_records);
+    cr_assert(duo_wanted[0] == 1 && duo_wanted[1] == 1);
+    struct duo_request *send = duo_send(1, 100), *recv = duo_recv(0, 100);
+    duo_run_with(dead_ns / 4, talk_by_records);
+    duo_assert_arrived(send, recv, 100);
+}
+
+Test(channel_beside, connections_are_wanted_when_datagrams_stop)
+{
+    datagrams_stop(100);
+    datagrams_stop(LARGE);
+}
+
+/* A sender knows after a few timeouts, whoever waits for a message after a while of silence. */
+Test(channel_beside, a_sender_wants_them_early)
+{
+    open_apart();
+    duo_params.dead_peer_ms = 100000;
+    begin(100);
+    duo_run_with(1000 * MS, talk_by_records);
+    cr_assert(duo_wanted[0] == 1 && duo_wanted[1] == 0, "%u, %u", duo_wanted[0], duo_wanted[1]);
+}
+
+Test(channel_beside, so_does_a_receiver_in_the_end)
+{
+    open_apart();
+    duo_recv(1, 100);
+    duo_run(MS);
+    duo_run_with(duo_params.dead_peer_ms * MS / 2, talk_by_records);
+    cr_assert(duo_wanted[0] == 0 && duo_wanted[1] == 1, "%u, %u", duo_wanted[0], duo_wanted[1]);
 }
