@@ -55,6 +55,14 @@ static inline void relax(struct engine_thread *thread)
 #endif
 }
 
+static inline void found_work(struct engine_thread *thread)
+{
+    if (thread->spin.seen_ns)
+        spin_ends(&thread->spin, thread_now_ns(thread));
+    else
+        spin_begin(&thread->spin);
+}
+
 /*
  * The owner sleeps in the NIC, in state `sleeping`, unless it finds work or `*word != value`. Afterwards its state is
  * `running` again. False: a borrower took the engine meanwhile (from THREAD_SLEEPS only).
@@ -141,7 +149,8 @@ static void lend_out(struct engine_thread *thread)
 
 void lend_serve(struct engine_thread *thread)
 {
-    uint64_t spin_ns = thread->params->spin_us * NS_PER_US, idle_since_ns = 0;
+    uint64_t spin_ns = thread->params->spin_us * NS_PER_US;
+    spin_begin(&thread->spin);
     while (!atomic_load_explicit(&thread->stop, memory_order_acquire)) {
         if (atomic_load_explicit(&thread->lend_requests, memory_order_relaxed) && may_lend(thread)) {
             RACE_POINT();
@@ -149,20 +158,15 @@ void lend_serve(struct engine_thread *thread)
             RACE_POINT();
             futex_wake(&thread->owner, INT_MAX);
             lend_out(thread);
-            idle_since_ns = 0; /* at least one round before the next lease: requests to lend may never cease */
+            spin_begin(&thread->spin); /* at least one round before the next lease: requests to lend may never cease */
         }
         if (loop_round(thread)) {
-            idle_since_ns = 0;
+            found_work(thread);
             continue;
         }
-        uint64_t now_ns = thread_now_ns(thread);
-        if (idle_since_ns == 0)
-            idle_since_ns = now_ns;
-        if (now_ns - idle_since_ns < spin_ns) {
+        if (spin_goes_on(&thread->spin, spin_ns, thread_now_ns(thread)))
             relax(thread);
-            continue;
-        }
-        if (!sleep_in_nic(thread, THREAD_RUNS, THREAD_SLEEPS, NULL, 0, UINT64_MAX))
+        else if (!sleep_in_nic(thread, THREAD_RUNS, THREAD_SLEEPS, NULL, 0, UINT64_MAX))
             lend_out(thread);
     }
 }
@@ -230,11 +234,12 @@ static void await_empty_nic(struct engine_thread *thread)
 /* The caller has the engine, and runs rounds until the word changes or time is up. */
 static void drive(struct engine_thread *thread, const _Atomic uint32_t *word, uint32_t value, uint64_t deadline_ns)
 {
-    uint64_t spin_ns = thread->params->spin_us * NS_PER_US, idle_since_ns = 0;
+    uint64_t spin_ns = thread->params->spin_us * NS_PER_US;
+    spin_begin(&thread->spin);
     COUNT(thread->counters, lends, 1);
     while (atomic_load_explicit(word, memory_order_acquire) == value && may_lend(thread)) {
         if (loop_round(thread)) {
-            idle_since_ns = 0;
+            found_work(thread);
             if (deadline_ns != UINT64_MAX && thread_now_ns(thread) >= deadline_ns)
                 return; /* others may keep the engine busy without end */
             continue;
@@ -242,9 +247,7 @@ static void drive(struct engine_thread *thread, const _Atomic uint32_t *word, ui
         uint64_t now_ns = thread_now_ns(thread);
         if (now_ns >= deadline_ns)
             return;
-        if (idle_since_ns == 0)
-            idle_since_ns = now_ns;
-        if (now_ns - idle_since_ns < spin_ns)
+        if (spin_goes_on(&thread->spin, spin_ns, now_ns))
             relax(thread);
         else if (atomic_load(&thread->in_nic))
             await_empty_nic(thread);
@@ -297,7 +300,7 @@ bool thread_wait_from(struct engine_thread *thread, const _Atomic uint32_t *word
             give_back(thread);
         } else if (may_lend(thread) && atomic_load(&thread->owner) <= OWNER_NONE) {
             continue; /* the owner has just changed */
-        } else if (now_ns < spin_until_ns) {
+        } else if (now_ns < spin_until_ns && !spin_rests(&thread->spin, now_ns)) {
             relax(thread);
         } else {
             wait_for_completion(thread, word, value, deadline_ns == UINT64_MAX ? UINT64_MAX : deadline_ns - now_ns);

@@ -13,6 +13,7 @@
 #include "gpu/flush.h"
 #include "nic/nic.h"
 #include "request/request.h"
+#include "thread/spin.h"
 
 #include <pthread.h>
 
@@ -92,8 +93,9 @@ struct engine_thread {
     struct one_request *ones_free;
     bool ended_some;         /* requests have ended since waiters were told */
     unsigned timers_put_off; /* rounds since the NIC was last drained */
-    unsigned polls_alone;    /* polls without work to come before the owner yields its core again (lend.c) */
-    uint64_t now_ns;         /* the time of a moment ago; 0: look at the clock (thread_now_ns()) */
+    struct spin spin;
+    unsigned polls_alone; /* polls without work to come before the owner yields its core again (lend.c) */
+    uint64_t now_ns;      /* the time of a moment ago; 0: look at the clock (thread_now_ns()) */
 };
 
 /*
