@@ -181,7 +181,7 @@ enum watch {
 
 /* Reads what the environment says of protocols; for init. */
 void requests_configure(void);
-/* Whether no receive is watched: NCCL_PROTO is Simple. */
+/* Whether NCCL has no protocol but Simple, so that no GPU looks at a receive that is pending. */
 bool requests_simple_only(void);
 /* Of a v9 or later irecv, by what is in *request. */
 enum watch requests_watch(const void *request);

@@ -6,7 +6,8 @@
  * Watched receives. Under the protocols LL and LL128, GPUs read a receive buffer before its request has ended. Since
  * v9 NCCL says which receives may be such; before, and where it is told not to, all may. Then those are watched whose
  * buffer can be: the buffers of LL and LL128 are aligned, while those of an application may lie anywhere. Where NCCL
- * has nothing but the protocol Simple, none is watched: that costs a copy.
+ * has nothing but the protocol Simple, these are not watched, since that costs a copy. NCCL_PROTO=Simple alone does not
+ * say so: it is about collectives. Send and receive use LL wherever their connections have buffers for it.
  */
 #include "plugin.h"
 
@@ -21,11 +22,25 @@ enum { WATCHED_ALIGNMENT = 128 };
 static atomic_bool simple_only; /* written by init */
 static atomic_bool never_early;
 
+/* A number as NCCL reads it. */
+static bool is_set_to(const char *name, long value)
+{
+    const char *text = getenv(name);
+    char *end;
+    return text && strtol(text, &end, 0) == value && end != text;
+}
+
+/* Whether connections of send and receive have buffers for LL. */
+static bool has_ll_beside_collectives(void)
+{
+    return is_set_to("NCCL_ALLOC_P2P_NET_LL_BUFFERS", 1) || is_set_to("NCCL_NET_SHARED_BUFFERS", 0);
+}
+
 void requests_configure(void)
 {
-    const char *protocols = getenv("NCCL_PROTO"), *early = getenv("NCCL_NET_OPTIONAL_RECV_COMPLETION");
-    atomic_store(&simple_only, protocols && strcasecmp(protocols, "Simple") == 0);
-    atomic_store(&never_early, early && strcmp(early, "0") == 0);
+    const char *protocols = getenv("NCCL_PROTO");
+    atomic_store(&simple_only, protocols && strcasecmp(protocols, "Simple") == 0 && !has_ll_beside_collectives());
+    atomic_store(&never_early, is_set_to("NCCL_NET_OPTIONAL_RECV_COMPLETION", 0));
 }
 
 bool requests_simple_only(void)
@@ -95,12 +110,12 @@ enum nccl_result request_send(struct comm *comm, void *data, size_t size, uccl_m
 static bool receive_flags(const void *data, size_t size, enum watch watch, unsigned *flags)
 {
     bool aligned = (uintptr_t)data % WATCHED_ALIGNMENT == 0;
-    bool wanted = watch != WATCH_NOT && size > 0 && !requests_simple_only();
+    bool wanted = size > 0 && (watch == WATCH_YES || (watch == WATCH_MAYBE && !requests_simple_only()));
     *flags = wanted && aligned ? UCCL_RECV_WATCHED : 0;
     if (!wanted || aligned || watch == WATCH_MAYBE)
         return true;
     WARN("a receive buffer of LL or LL128 at %p is not aligned to %d bytes: GPUs might read data that is not there yet "
-         "(NCCL_LL_BUFFSIZE and NCCL_LL128_BUFFSIZE must be multiples of %d; NCCL_PROTO=Simple goes without)",
+         "(NCCL_LL_BUFFSIZE and NCCL_LL128_BUFFSIZE must be multiples of %d)",
          data, WATCHED_ALIGNMENT, 8 * WATCHED_ALIGNMENT);
     return false;
 }

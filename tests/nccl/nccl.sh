@@ -94,8 +94,8 @@ collectives() {
 # ---- GPUs that look --------------------------------------------------------------------------
 
 watched() {
-    plan 31 21
-    local mtu version mtus=(1480 9000)
+    plan 34 24
+    local mtu version setting mtus=(1480 9000)
     # at these two, payloads of datagrams are multiples of 8 and of 128 bytes by nature
     [ "$SHORT" = 1 ] || mtus+=(1500 8924)
     for mtu in "${mtus[@]}"; do
@@ -113,6 +113,12 @@ watched() {
     done
     VARIABLES+=(NCCL_NET_OPTIONAL_RECV_COMPLETION=0)
     drive "LL, not told apart by NCCL, 2% lost" traffic kind=ll channels=8 sizes=1024,5120,65536 messages=$((200 / factor))
+    # send and receive use LL where NCCL_PROTO, which is about collectives, says Simple
+    for setting in NCCL_ALLOC_P2P_NET_LL_BUFFERS=1 NCCL_NET_SHARED_BUFFERS=0; do
+        VARIABLES=(UCCL_UDP_IO=mmsg LOSE=0.02 UCCL_MTU=1480 NCCL_PROTO=Simple "$setting")
+        drive "version 8: $setting: LL of send and receive" traffic version=8 kind=ll channels=8 sizes=1024,5120,65536 messages=100
+    done
+    drive "LL of send and receive" traffic kind=ll channels=8 sizes=1024,5120,65536 messages=100
     VARIABLES=(UCCL_BACKEND=tcp)
     drive "LL over TCP" traffic kind=ll channels=8 sizes=1024,5120,65536,524288 messages=$((200 / factor))
     drive "LL128 over TCP" traffic kind=ll128 channels=8 sizes=1024,5120,65536,524288 messages=$((200 / factor))
