@@ -24,8 +24,14 @@ struct listen_comm {
     uccl_listener *uccl;
 };
 
-/* Aborted requests end at once, but where a GPU does not end its copies. */
-enum { ABORT_MS = 5000 };
+/*
+ * Aborted requests end at once, but where a GPU does not end its copies. All those of a communicator together are
+ * waited for; once in vain, those of others on the same engine are not waited for as long. NCCL closes one after
+ * another.
+ */
+enum { ABORT_MS = 5000, ABORT_HUNG_MS = 200 };
+
+enum { CLOSE_TRIES = 5000 };
 
 /* A connect under way. */
 struct connecting {
@@ -225,6 +231,13 @@ enum nccl_result comm_accept(struct listen_comm *listen_comm, struct comm **out)
     return make_comm(listen_comm->owned.owner, engine, conn, out);
 }
 
+static int64_t now_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
 /* ---- failing ---------------------------------------------------------------------------------- */
 
 enum nccl_result comm_fail(struct comm *comm, int error, const char *what)
@@ -244,21 +257,38 @@ enum nccl_result comm_fail(struct comm *comm, int error, const char *what)
     return comm->failed;
 }
 
+/* Waits until these have ended, or in vain. */
+static void await_ends(struct engine *engine, uccl_request *const *requests, unsigned count)
+{
+    int64_t until_ms = now_ms() + (atomic_load(&engine->hung) ? ABORT_HUNG_MS : ABORT_MS);
+    for (unsigned i = 0; i < count; i++) {
+        int64_t left_ms = until_ms - now_ms();
+        uccl_wait(requests[i], left_ms > 0 ? (int)left_ms : 0, NULL);
+    }
+    if (count && now_ms() >= until_ms)
+        atomic_store(&engine->hung, true);
+}
+
 void comm_abort(struct comm *comm)
 {
-    if (!comm->uccl)
-        return;
-    uccl_conn_abort(comm->uccl);
-    comm->uccl = NULL;
-    if (!comm->failed)
-        comm->failed = NCCL_SYSTEM_ERROR;
-    for (unsigned i = 0; i < NCCL_NET_REQUESTS_MAX; i++) {
-        struct request *request = &comm->requests[i];
-        if (!(comm->busy >> i & 1) || request->ended)
-            continue;
-        uccl_wait(request->uccl, ABORT_MS, NULL);
-        request->ended = true;
+    uccl_request *pending[NCCL_NET_REQUESTS_MAX];
+    unsigned count = 0;
+    pthread_mutex_lock(&comm->lock);
+    if (comm->uccl) {
+        uccl_conn_abort(comm->uccl);
+        comm->uccl = NULL;
+        if (!comm->failed)
+            comm->failed = NCCL_SYSTEM_ERROR;
+        for (unsigned i = 0; i < NCCL_NET_REQUESTS_MAX; i++) {
+            struct request *request = &comm->requests[i];
+            if (!(comm->busy >> i & 1))
+                continue;
+            pending[count++] = request->uccl;
+            request->ended = true;
+        }
     }
+    pthread_mutex_unlock(&comm->lock);
+    await_ends(comm->engine, pending, count);
 }
 
 /* ---- closing ---------------------------------------------------------------------------------- */
@@ -283,15 +313,18 @@ void comms_sweep(struct engine *engine)
     }
 }
 
-/* Says goodbye in the background. False: aborted. */
+/* Says goodbye in the background. False: it is to be aborted. */
 static bool close_well(struct comm *comm)
 {
-    int error;
+    int error = UCCL_EAGAIN;
     if (!comm->uccl || comm->failed || comm->busy)
         return false;
-    while ((error = uccl_conn_close_async(comm->uccl, &comm->close)) == UCCL_EAGAIN) {
-        struct timespec moment = {0, 10000}; /* the ring into the engine thread is full */
-        nanosleep(&moment, NULL);
+    /* the ring into the engine thread may be full, for moments, or other communicators have all requests, for long */
+    for (unsigned tries = 0; tries < CLOSE_TRIES && error == UCCL_EAGAIN; tries++) {
+        struct timespec moment = {0, 10000};
+        if (tries)
+            nanosleep(&moment, NULL);
+        error = uccl_conn_close_async(comm->uccl, &comm->close);
     }
     return error == UCCL_OK;
 }
@@ -302,9 +335,9 @@ static void finish_comm(struct comm *comm)
     struct engine *engine = comm->engine;
     pthread_mutex_lock(&comm->lock);
     bool well = close_well(comm);
+    pthread_mutex_unlock(&comm->lock);
     if (!well)
         comm_abort(comm);
-    pthread_mutex_unlock(&comm->lock);
     pthread_mutex_lock(&plugin_lock);
     if (well) {
         comm->next = engine->closing;
@@ -320,9 +353,7 @@ static void finish_comm(struct comm *comm)
 static void end_comm(struct owned *owned)
 {
     struct comm *comm = (struct comm *)owned;
-    pthread_mutex_lock(&comm->lock);
     comm_abort(comm);
-    pthread_mutex_unlock(&comm->lock);
     finish_comm(comm);
 }
 

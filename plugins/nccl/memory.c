@@ -47,9 +47,7 @@ enum nccl_result memory_deregister(struct comm *comm, uccl_mr *mr)
         return NCCL_SUCCESS;
     int error = uccl_dereg_mr(mr);
     if (error == UCCL_EAGAIN) { /* the memory is gone next: so are the requests, and with them the connection */
-        pthread_mutex_lock(&comm->lock);
         comm_abort(comm);
-        pthread_mutex_unlock(&comm->lock);
         error = uccl_dereg_mr(mr);
     }
     if (error)

@@ -27,6 +27,7 @@
 #include "uccl/engine.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -114,6 +115,7 @@ struct engine {
     struct comm *closing; /* closed, but the peer's goodbye is awaited */
     uint8_t (*told)[16];  /* ids of peers of whose failure the log knows */
     unsigned told_count;
+    atomic_bool hung; /* a GPU did not end its copies when a communicator was aborted */
 };
 
 /* Opens it if it is not open. Counts a user. */
@@ -158,7 +160,11 @@ enum nccl_result comm_close(struct comm *comm);
 enum nccl_result comm_close_listen(struct listen_comm *listen_comm);
 /* An operation has failed with the engine's `error`: notes it and says so once. Under the communicator's lock. */
 enum nccl_result comm_fail(struct comm *comm, int error, const char *what);
-/* Ends the connection and its requests: their buffers are not touched afterwards. Under the communicator's lock. */
+/*
+ * Ends the connection and its requests: their buffers are not touched afterwards, but where a GPU does not end its
+ * copies. Those registrations stay in use. Waits for some seconds at most, and not under the communicator's lock:
+ * other threads learn of the failure at once.
+ */
 void comm_abort(struct comm *comm);
 /* Frees those of an engine that have closed. Under plugin_lock. */
 void comms_sweep(struct engine *engine);

@@ -473,6 +473,24 @@ static void closed_while_pending(void)
     CHECK(descriptors() < fds);
 }
 
+/* A close does not wait for requests that other communicators have and may keep. */
+static void closed_without_requests(void)
+{
+    static char byte;
+    setenv("UCCL_MAX_REQUESTS", "16", 1);
+    struct pair pair = new_pair(), other = {pair.net, pair.context, NULL, NULL};
+    connect_pair(&other);
+    int taken = 0;
+    while (post_receive(&pair, &byte, 1, NULL))
+        taken++;
+    CHECK_SAY(taken < NCCL_NET_REQUESTS_MAX, "%d: not the engine's last", taken);
+    uint64_t began_ms = now_ms();
+    IS(pair.net->closeRecv(other.recv), NCCL_SUCCESS);
+    IS(pair.net->closeSend(other.send), NCCL_SUCCESS);
+    CHECK_SAY(now_ms() - began_ms < 5000, "%u ms", (unsigned)(now_ms() - began_ms));
+    close_pair(&pair);
+}
+
 /* Ranks that disagree on a size learn it, with who and what. */
 static void truncated(void)
 {
@@ -705,6 +723,7 @@ static const struct {
     {"listeners and connects that were given up", given_up, false},
     {"a registration that ends with receives pending", deregistered_while_pending, false},
     {"a close with a receive pending", closed_while_pending, false},
+    {"a close where requests are short", closed_without_requests, false},
     {"a message larger than its receive", truncated, false},
     {"a rank that was killed", killed_rank, false},
     {"receives that GPUs watch", watched, false},
