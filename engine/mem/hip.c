@@ -2,6 +2,10 @@
 /*
  * HIP memory (AMD GPUs). An application's thread only asks about pointers, which changes nothing. HIP has a current
  * device per thread and cannot push one, so the engine thread sets it before each call.
+ *
+ * HIP keeps a thread's last error until the thread asks for it, since ROCm 7 also past calls that succeed. Applications
+ * ask after they launch a kernel, and would take an error of a question of ours for one of theirs. So whatever an
+ * application's thread calls here forgets its own errors.
  */
 #include "base/log.h"
 #include "mem/copies.h"
@@ -39,6 +43,13 @@ _Static_assert(sizeof hsa == sizeof hsa_names, "a function for each name");
 
 /* ---- what there is --------------------------------------------------------------------------- */
 
+/* `before`: the thread's last error before our calls. One of the application's own stays. */
+static void forget_errors(int before)
+{
+    if (before == 0)
+        hip.hipGetLastError();
+}
+
 static bool attribute(int which, void *data, const void *address)
 {
     return hip.hipPointerGetAttribute(data, which, (uintptr_t)address) == 0;
@@ -50,11 +61,11 @@ static int runtime_version(void)
     return hip.hipRuntimeGetVersion(&version) == 0 ? version : 0;
 }
 
-static int hip_identify(const void *address, struct mem_identity *out)
+static int identify(const void *address, struct mem_identity *out)
 {
     unsigned kind = 0;
     int device = -1, managed = 0;
-    if (!mem_runtime_find(&runtime, false) || !attribute(HIP_ATTRIBUTE_MEMORY_TYPE, &kind, address))
+    if (!attribute(HIP_ATTRIBUTE_MEMORY_TYPE, &kind, address))
         return UCCL_ENOTSUP;
     unsigned on_device = runtime_version() / HIP_MAJOR_UNIT > 5 ? HIP_MEMORY_DEVICE_6 : HIP_MEMORY_DEVICE_5;
     if (kind != on_device || !attribute(HIP_ATTRIBUTE_DEVICE_ORDINAL, &device, address))
@@ -69,6 +80,15 @@ static int hip_identify(const void *address, struct mem_identity *out)
     if (hip.hipDeviceGetPCIBusId(out->pci, sizeof out->pci, device))
         out->pci[0] = '\0';
     return UCCL_OK;
+}
+
+static int hip_identify(const void *address, struct mem_identity *out)
+{
+    if (!mem_runtime_find(&runtime, false))
+        return UCCL_ENOTSUP;
+    int before = hip.hipPeekAtLastError(), error = identify(address, out);
+    forget_errors(before);
+    return error;
 }
 
 /* HIP uses the HSA library, so a process with memory of HIP has it. */
@@ -88,17 +108,9 @@ static int hip_export_dmabuf(const struct mem_identity *of, uintptr_t from, size
     return UCCL_OK;
 }
 
-static int hip_status(char *text, size_t size)
+static int describe(char *text, size_t size)
 {
     int count = 0;
-    if (!mem_runtime_find(&runtime, true)) {
-        if (runtime.missing)
-            snprintf(text, size, "the runtime is too old: %s has no %s (ROCm 5.0 or later is needed)", runtime.soname,
-                     runtime.missing);
-        else
-            snprintf(text, size, "no runtime: none of libamdhip64.so.5, .6, .7 is installed");
-        return UCCL_ENOTSUP;
-    }
     int version = runtime_version(), major = version / HIP_MAJOR_UNIT;
     int minor = version % HIP_MAJOR_UNIT / HIP_MINOR_UNIT;
     if (major < VERSION_MIN) {
@@ -124,16 +136,37 @@ static int hip_status(char *text, size_t size)
     return UCCL_OK;
 }
 
+static int hip_status(char *text, size_t size)
+{
+    if (!mem_runtime_find(&runtime, true)) {
+        if (runtime.missing)
+            snprintf(text, size, "the runtime is too old: %s has no %s (ROCm 5.0 or later is needed)", runtime.soname,
+                     runtime.missing);
+        else
+            snprintf(text, size, "no runtime: none of libamdhip64.so.5, .6, .7 is installed");
+        return UCCL_ENOTSUP;
+    }
+    int before = hip.hipPeekAtLastError(), error = describe(text, size);
+    forget_errors(before);
+    return error;
+}
+
 static int hip_device(int index, struct mem_device *out)
 {
     char text[MEM_STATUS_TEXT];
     int count = 0;
-    if (hip_status(text, sizeof text) || hip.hipGetDeviceCount(&count) || index >= count)
+    if (hip_status(text, sizeof text))
         return UCCL_ENODEV;
+    int before = hip.hipPeekAtLastError();
+    if (hip.hipGetDeviceCount(&count) || index >= count) {
+        forget_errors(before);
+        return UCCL_ENODEV;
+    }
     if (hip.hipDeviceGetName(out->model, sizeof out->model, index))
         out->model[0] = '\0';
     if (hip.hipDeviceGetPCIBusId(out->pci, sizeof out->pci, index))
         out->pci[0] = '\0';
+    forget_errors(before);
     return UCCL_OK;
 }
 

@@ -13,6 +13,8 @@
 #define HIP_FUNCTIONS(FUNCTION)                                                                                        \
     FUNCTION(hipInit, (unsigned flags), (unsigned int))                                                                \
     FUNCTION(hipRuntimeGetVersion, (int *version), (int *))                                                            \
+    FUNCTION(hipPeekAtLastError, (void), (void))                                                                       \
+    FUNCTION(hipGetLastError, (void), (void))                                                                          \
     FUNCTION(hipGetDeviceCount, (int *count), (int *))                                                                 \
     FUNCTION(hipSetDevice, (int device), (int))                                                                        \
     FUNCTION(hipDeviceGetName, (char *name, int size, int device), (char *, int, hipDevice_t))                         \

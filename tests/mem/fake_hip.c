@@ -32,14 +32,19 @@ enum { TYPE_HOST = ROCM >= 6 ? 1 : 0, TYPE_DEVICE = ROCM >= 6 ? 2 : 1 };
 
 static bool used[FAKE_DEVICES_MAX];
 static _Thread_local int current;
+static _Thread_local int last_error; /* as since ROCm 7: until somebody asks for it */
+
+static int told(int error)
+{
+    last_error = error ? error : last_error;
+    return error;
+}
 
 #define ENTER                                                                                                          \
     do {                                                                                                               \
         int failure_ = fake_enter(__func__);                                                                           \
-        if (failure_)                                                                                                  \
-            return failure_;                                                                                           \
-        if (!fake_devices())                                                                                           \
-            return NO_DEVICE;                                                                                          \
+        if (failure_ || !fake_devices())                                                                               \
+            return told(failure_ ? failure_ : NO_DEVICE);                                                              \
     } while (0)
 
 /* HIP makes what it needs on a device with the first call that uses it. */
@@ -65,6 +70,20 @@ FAKE_API int hipRuntimeGetVersion(int *version)
     ENTER;
     *version = ROCM * 10000000 + 230000;
     return SUCCESS;
+}
+
+FAKE_API int hipPeekAtLastError(void);
+FAKE_API int hipPeekAtLastError(void)
+{
+    return last_error;
+}
+
+FAKE_API int hipGetLastError(void);
+FAKE_API int hipGetLastError(void)
+{
+    int error = last_error;
+    last_error = SUCCESS;
+    return error;
 }
 
 FAKE_API const char *hipGetErrorString(int error);
@@ -201,7 +220,7 @@ FAKE_API int hipPointerGetAttribute(void *out, int attribute, void *address)
     ENTER;
     struct fake_allocation found;
     if (!fake_find(address, &found))
-        return INVALID_VALUE;
+        return told(INVALID_VALUE);
     switch (attribute) {
     case 2: /* memory type */
         *(int *)out = TYPE_DEVICE;

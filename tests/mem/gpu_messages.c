@@ -80,6 +80,17 @@ static bool in_use(int device)
     return active != 0;
 }
 
+/* The last error of this thread, as an application asks for it after it has launched a kernel; CUDA's driver has none.
+ */
+static int last_error(void)
+{
+    int (*get)(void) = NULL;
+    if (gpu[0].kind == DEVICE_CUDA)
+        return 0;
+    *(void **)&get = look_up("hipGetLastError");
+    return get();
+}
+
 /* ---- one message ----------------------------------------------------------------------------- */
 
 static void fill(struct region *region, uint64_t offset, uint64_t size, uint64_t number)
@@ -245,6 +256,7 @@ static void registrations(void)
     uccl_mr *mr = NULL;
     enum uccl_mem kind = gpu[0].kind == DEVICE_CUDA ? UCCL_MEM_CUDA : UCCL_MEM_HIP;
     char host[64];
+    last_error();
     OK(uccl_reg_mr(engine[0], region->base + 4096, 100, UCCL_MEM_AUTO, &mr));
     OK(uccl_mr_get_info(mr, &info));
     CHECK(info.kind == kind && info.device == gpu[0].index, "kind %d, device %d", info.kind, info.device);
@@ -259,6 +271,8 @@ static void registrations(void)
     OK(uccl_mr_get_info(mr, &info));
     CHECK(info.kind == UCCL_MEM_HOST && info.device == -1, "kind %d, device %d", info.kind, info.device);
     OK(uccl_dereg_mr(mr));
+    rc = last_error();
+    CHECK(rc == 0, "the application finds error %d, which is not its own", rc);
     passed("registrations say what the memory is");
 }
 
