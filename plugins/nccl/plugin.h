@@ -185,8 +185,11 @@ enum watch {
     WATCH_YES
 };
 
-/* Reads what the environment says of protocols; for init. */
-void requests_configure(void);
+/*
+ * Reads what the environment says of protocols; for init. Not `afresh`: communicators are there, made under what it
+ * said before, so it can only ask for more care. Under plugin_lock.
+ */
+void requests_configure(bool afresh);
 /* Whether NCCL has no protocol but Simple, so that no GPU looks at a receive that is pending. */
 bool requests_simple_only(void);
 /* Of a v9 or later irecv, by what is in *request. */

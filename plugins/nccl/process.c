@@ -83,9 +83,10 @@ static void begin(nccl_logger_fn logger)
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, watch_forks);
     log_start(logger);
-    requests_configure();
     pthread_mutex_lock(&plugin_lock);
-    if (contexts == 0 && atomic_load(&engines_open) == 0) /* else their numbers are in use */
+    bool afresh = contexts == 0 && atomic_load(&engines_open) == 0;
+    requests_configure(afresh);
+    if (afresh) /* else their numbers are in use */
         devices_look();
     pthread_mutex_unlock(&plugin_lock);
 }

@@ -36,11 +36,13 @@ static bool has_ll_beside_collectives(void)
     return is_set_to("NCCL_ALLOC_P2P_NET_LL_BUFFERS", 1) || is_set_to("NCCL_NET_SHARED_BUFFERS", 0);
 }
 
-void requests_configure(void)
+void requests_configure(bool afresh)
 {
     const char *protocols = getenv("NCCL_PROTO");
-    atomic_store(&simple_only, protocols && strcasecmp(protocols, "Simple") == 0 && !has_ll_beside_collectives());
-    atomic_store(&never_early, is_set_to("NCCL_NET_OPTIONAL_RECV_COMPLETION", 0));
+    bool simple = protocols && strcasecmp(protocols, "Simple") == 0 && !has_ll_beside_collectives();
+    bool untold = is_set_to("NCCL_NET_OPTIONAL_RECV_COMPLETION", 0);
+    atomic_store(&simple_only, simple && (afresh || atomic_load(&simple_only)));
+    atomic_store(&never_early, untold || (!afresh && atomic_load(&never_early)));
 }
 
 bool requests_simple_only(void)

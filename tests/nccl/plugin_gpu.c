@@ -132,12 +132,43 @@ static void gpu_that_hangs(void)
     CHECK_SAY(now_ms() - began_ms < ONCE_MS, "the end: %u ms", (unsigned)(now_ms() - began_ms));
 }
 
+/* A receive of version 8, which does not tell whether a GPU looks at it. GPU memory cannot be watched, and tells. */
+static bool may_receive_unwatched(void *recv, uint8_t *gpu, void *mr)
+{
+    struct nccl_net_v8 *net = load("ncclNetPlugin_v8");
+    void *data = gpu, *request = NULL;
+    int size = 1024, tag = 3;
+    return net->irecv(recv, 1, &data, &size, &tag, &mr, &request) == NCCL_SUCCESS;
+}
+
+/* What NCCL_PROTO says later is not about communicators that are there. */
+static void protocol_of_before(void)
+{
+    uint8_t *gpu = gpu_memory("2", MESSAGE);
+    struct nccl_net_v8 *net = load("ncclNetPlugin_v8");
+    void *mr;
+    for (int simple = 0; simple < 2; simple++) {
+        struct pair pair = new_pair();
+        IS(pair.net->regMr(pair.recv, gpu, MESSAGE, NCCL_PTR_CUDA, &mr), NCCL_SUCCESS);
+        setenv("NCCL_PROTO", simple ? "LL,Simple" : "Simple", 1);
+        IS(net->init(logger), NCCL_SUCCESS);
+        CHECK_SAY(!may_receive_unwatched(pair.recv, gpu, mr), "made with%s NCCL_PROTO=Simple", simple ? "" : "out");
+        close_pair(&pair);
+        setenv("NCCL_PROTO", "Simple", 1);
+    }
+    struct pair pair = new_pair();
+    IS(pair.net->regMr(pair.recv, gpu, MESSAGE, NCCL_PTR_CUDA, &mr), NCCL_SUCCESS);
+    CHECK_SAY(may_receive_unwatched(pair.recv, gpu, mr), "all were made with it");
+    close_pair(&pair);
+}
+
 static const struct {
     const char *name;
     void (*run)(void);
 } CASES[] = {
     {"memory of a GPU, staged", messages},
     {"aborts while a GPU hangs", gpu_that_hangs},
+    {"NCCL_PROTO that changes", protocol_of_before},
 };
 
 int main(int argc, char **argv)
