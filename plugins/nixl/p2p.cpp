@@ -41,13 +41,15 @@ namespace
 using Reference = std::array<uint8_t, UCCL_REF_BYTES>;
 using Request = uccl_request *;
 
-constexpr int IDLE_MS = 100;             /* between two looks for notifications */
-constexpr int BUSY_MS = 2;               /* the same, where the last look has found some */
-constexpr int ROOM_MS = 10000;           /* how long a call waits for a peer that makes no room */
-constexpr int REVOKE_MS = 1000;          /* one attempt of those that end a registration */
-constexpr size_t INBOX_MAX = 1u << 20;   /* notifications that nobody takes; more wait at their senders */
-constexpr size_t REAP_FROM = 64;         /* pending requests from which completed ones are looked for */
-constexpr size_t NOTIFICATION_MAX = 512; /* bytes of one: length of the name, name, text */
+constexpr int IDLE_MS = 100;                /* between two looks for notifications */
+constexpr int BUSY_MS = 2;                  /* the same, where the last look has found some */
+constexpr int ROOM_MS = 10000;              /* how long a call waits for a peer that makes no room */
+constexpr int CLOSE_MS = 2000;              /* how long transfers of a closed connection are waited for, together */
+constexpr int REVOKE_MS = 1000;             /* one attempt of those that end a registration */
+constexpr unsigned DEREGISTER_TOLD = 10000; /* attempts of those, between two lines that tell of them */
+constexpr size_t INBOX_MAX = 1u << 20;      /* notifications that nobody takes; more wait at their senders */
+constexpr size_t REAP_FROM = 64;            /* pending requests from which completed ones are looked for */
+constexpr size_t NOTIFICATION_MAX = 512;    /* bytes of one: length of the name, name, text */
 
 struct Registration {
     uccl_mr *mr;
@@ -294,16 +296,22 @@ template <typename Post> int post_when_room(Connection &connection, const char *
     return UCCL_ECLOSED;
 }
 
-/* All its requests end; notifications that have come stay. */
+/* All its requests end, but those whose copies a GPU does not end; notifications that have come stay. */
 void close_connection(Connection &connection)
 {
     take_notifications(*connection.engine);
     uccl_conn_close(connection.uccl);
+    bool hung = false;
+    auto await = [&](Request request) {
+        hung = uccl_wait(request, hung ? 0 : CLOSE_MS, nullptr) == UCCL_ETIMEDOUT || hung;
+    };
     for (auto &entry : connection.pending)
-        uccl_wait(entry.second, -1, nullptr);
+        await(entry.second);
     for (Request request : connection.notifications)
-        uccl_wait(request, -1, nullptr);
+        await(request);
     connection.uccl = nullptr;
+    if (hung)
+        warn("a connection is closed with transfers that do not end: a GPU does not end its copies");
 }
 
 uccl_conn_t *adopt(const std::shared_ptr<Engine> &engine, uccl_conn *uccl)
@@ -646,8 +654,11 @@ void uccl_engine_mr_destroy(uccl_engine_t *handle, uccl_mr_t mr)
         /* both end at the latest when peers that do not answer are given up */
         while (uccl_revoke(registration.exported, REVOKE_MS) == UCCL_ETIMEDOUT)
             warn("memory is not free yet: a transfer of a peer is under way");
-        while (uccl_dereg_mr(registration.mr) == UCCL_EAGAIN)
+        for (unsigned tries = 1; uccl_dereg_mr(registration.mr) == UCCL_EAGAIN; tries++) {
+            if (tries % DEREGISTER_TOLD == 0)
+                warn("memory is not free yet: a transfer from here is under way");
             std::this_thread::sleep_for(std::chrono::microseconds(100));
+        }
         return 0;
     });
 }
