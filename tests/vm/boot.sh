@@ -3,7 +3,7 @@
 # Boots a kernel with soft-RoCE in QEMU, on this machine's root file system (read-only, with a tmpfs
 # on top), and runs COMMAND in it as root, in the current directory. What the command writes comes
 # out here; the exit status is the command's, 77 where there is no QEMU or kernel (the reason is on stdout),
-# 124 when the time is over, 125 when the guest died.
+# 124 when the time is over, 125 when the guest died, as it also does where its kernel finds a processor or a task stuck.
 #
 #   boot.sh 'ibv_devinfo; ib_send_bw ...'
 #
@@ -65,14 +65,20 @@ printf '%s\n' "$1" >"$job/command"
     for name in ${VM_PASS:-}; do printf 'export %s=%q\n' "$name" "${!name}"; done
 } >"$job/environment"
 
-acceleration=tcg,thread=multi,tb-size=512 processor=max,la57=off
-if [ "${VM_ACCEL:-tcg}" = kvm ]; then acceleration=kvm processor=host; fi
+acceleration=tcg,thread=multi,tb-size=512 processor=max,la57=off clock=
+if [ "${VM_ACCEL:-tcg}" = kvm ]; then
+    acceleration=kvm processor=host
+else
+    # told, since a kernel that measures it itself while this machine is busy finds less at times: all times in the
+    # guest were too short by a factor of 2.5 once
+    clock=$(python3 "$here/tsc.py") && clock=tsc_early_khz=$clock
+fi
 timeout --foreground -k 5 "${VM_TIMEOUT:-600}" qemu-system-x86_64 \
     -nodefaults -no-user-config -display none -no-reboot \
     -machine pc -accel $acceleration -cpu $processor -smp "${VM_SMP:-2}" -m "${VM_MEMORY:-2048}" \
     -kernel "$image" -initrd "$initramfs" \
     -append "console=ttyS0 quiet loglevel=4 mitigations=off nokaslr no_timer_check tsc=reliable \
-random.trust_cpu=on cryptomgr.notests panic=-1 softlockup_panic=1 watchdog_thresh=30" \
+random.trust_cpu=on cryptomgr.notests panic=-1 softlockup_panic=1 watchdog_thresh=30 hung_task_panic=1 $clock" \
     -fsdev local,id=host,path=/,security_model=none,readonly=on,multidevs=remap \
     -device virtio-9p-pci,fsdev=host,mount_tag=host \
     -fsdev local,id=job,path="$job",security_model=none \
@@ -88,6 +94,6 @@ if [ -s "$job/status" ]; then
     exit "$(cat "$job/status")"
 fi
 echo "the guest ended without a status (qemu: $ended); the end of $work/console.log:" >&2
-tail -n 30 "$work/console.log" >&2
+tail -n 80 "$work/console.log" >&2
 [ $ended -ne 124 ] || exit 124
 exit 125
