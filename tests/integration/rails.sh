@@ -36,6 +36,20 @@ kind_is_dropped() {
     stream_ends 60 && return "$result"
 }
 
+# mostly_tcp: of what went by each NIC since it is counted
+mostly_tcp() {
+    local nic kind tcp udp result=0
+    for nic in 0 1; do
+        for kind in tcp udp; do
+            read -r "$kind" < <(ip netns exec "${NS[1]}" nft list counter inet seen "$kind$nic" |
+                grep -oE 'bytes [0-9]+' | grep -oE '[0-9]+')
+        done
+        echo "nic$nic: $tcp bytes of TCP, $udp of UDP"
+        [ "$tcp" -ge 5000000 ] && [ "$udp" -le $((tcp / 10)) ] || result=1
+    done
+    return "$result"
+}
+
 # both_have_connections: and what goes by the NICs is TCP
 both_have_connections() {
     local -x UCCL_BACKEND=auto
@@ -50,15 +64,7 @@ both_have_connections() {
             add rule inet seen out oifname nic$nic meta l4proto tcp counter name tcp$nic; \
             add rule inet seen out oifname nic$nic meta l4proto udp counter name udp$nic" || return 1
     done
-    sleep 1
-    for nic in 0 1; do
-        for kind in tcp udp; do
-            read -r "$kind" < <(ip netns exec "${NS[1]}" nft list counter inet seen "$kind$nic" |
-                grep -oE 'bytes [0-9]+' | grep -oE '[0-9]+')
-        done
-        echo "nic$nic: $tcp bytes of TCP, $udp of UDP"
-        [ "$tcp" -ge 5000000 ] && [ "$udp" -le $((tcp / 10)) ] || result=1
-    done
+    until_true 20 mostly_tcp || result=1
     kill -TERM "$SENDER_PID"
     stream_ends 60 && return "$result"
 }

@@ -88,7 +88,7 @@ filtered() {
 one_down() {
     local result
     "$link" down v0 || return 1
-    until_true 10 ports "rxe0 False 1 UC False it is not active; rxe1 False 1 UC False it is not active; rxe2 True 1 UC True; rxe3 True 1 UC True"
+    until_true 30 ports "rxe0 False 1 UC False it is not active; rxe1 False 1 UC False it is not active; rxe2 True 1 UC True; rxe3 True 1 UC True"
     result=$?
     "$link" up v0
     return "$result"
