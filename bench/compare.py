@@ -24,6 +24,8 @@ import sys
 import tempfile
 import time
 
+import hogs
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 NETNS = os.path.join(HERE, "..", "tests", "net", "netns.sh")
 K, M = 1 << 10, 1 << 20
@@ -760,6 +762,7 @@ def main():
                         help="of " + ",".join(GROUPS) + " (default all; write and read on loopback and veth alone)")
     parser.add_argument("--pin", action="store_true",
                         help="server on the first core, client on the last, for all tools (MPI binds its ranks itself)")
+    parser.add_argument("--hogs", action="store_true", help=hogs.HELP)
     parser.add_argument("--no-latency", action="store_true")
     parser.add_argument("--no-calls", action="store_true", help="do not count system calls")
     options = parser.parse_args()
@@ -773,12 +776,14 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
 
     print(f"Machine: {machine()}. {time.strftime('%Y-%m-%d')}. Medians of {options.rounds} alternating rounds of "
-          f"{options.seconds:g} s{', sides pinned to a core each' if options.pin else ''}. x: p2p_bench against that tool, above 1 is better.\n")
+          f"{options.seconds:g} s{', sides pinned to a core each' if options.pin else ''}"
+          f"{', beside a busy process per core' if options.hogs else ''}. x: p2p_bench against that tool, above 1 is better.\n")
     row(["network", "message", "tool", "median", "min-max", "M messages/s", "p2p_bench is", "CPU s/GiB, both sides",
          "system calls/MiB"])
     row(["---"] * 3 + ["---:"] * 6)
-    for name in options.networks:
-        compare(name, options)
+    with hogs.hogs(options.hogs):
+        for name in options.networks:
+            compare(name, options)
 
 
 main()

@@ -23,6 +23,7 @@ import sys
 import tempfile
 import time
 
+import hogs
 from compare_gpu import Failed, gpu_names, machine, output_of, row, size_list, text_of
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -398,7 +399,7 @@ def arguments():
     parser.add_argument("--gpus", default="0,1", help="of the two ranks (default 0,1)")
     parser.add_argument("--loss", type=float, default=0, metavar="PERCENT", help="of the plugin's datagrams, lost when they are sent")
     parser.add_argument("--ddp", action="store_true", help="also a short training, compared step for step")
-    parser.add_argument("--hogs", action="store_true", help="beside a process per core that takes all it gets")
+    parser.add_argument("--hogs", action="store_true", help=hogs.HELP)
     parser.add_argument("--output", default="compare_nccl.json", help="JSON with all samples (default compare_nccl.json)")
     parser.add_argument("--logs", help="folder to keep NCCL's logs in")
     parser.add_argument("--dry", action="store_true", help="no GPU, no NCCL: made-up times")
@@ -430,22 +431,19 @@ def main():
     until = time.monotonic() + options.minutes * 60
     report = Report(options)
     folder = options.logs or tempfile.mkdtemp(prefix="compare_nccl.")
-    hogs = [subprocess.Popen([sys.executable, "-c", "while True: pass"])
-            for _ in range(os.cpu_count() if options.hogs else 0)]
     try:
-        measure_ceiling(options, report)
-        if options.ddp:
-            measure_training(options, report, folder)
-        for number, protocol in enumerate(options.protocols):
-            now = time.monotonic()
-            share = (until - now) / (len(options.protocols) - number)
-            if share < LEAST_S and not options.dry:
-                report.failures[protocol] = "no time was left"
-                continue
-            measure_protocol(options, protocol, report, now + share - END_LIMIT_S / 2, folder)
+        with hogs.hogs(options.hogs):
+            measure_ceiling(options, report)
+            if options.ddp:
+                measure_training(options, report, folder)
+            for number, protocol in enumerate(options.protocols):
+                now = time.monotonic()
+                share = (until - now) / (len(options.protocols) - number)
+                if share < LEAST_S and not options.dry:
+                    report.failures[protocol] = "no time was left"
+                    continue
+                measure_protocol(options, protocol, report, now + share - END_LIMIT_S / 2, folder)
     finally:
-        for hog in hogs:
-            hog.kill()
         if not options.logs:
             shutil.rmtree(folder, ignore_errors=True)
         with open(options.output, "w", encoding="ascii") as file:

@@ -39,7 +39,7 @@ build() {
     rm -rf "$carry"
     mkdir -p "$carry"/{lib,bench,tests/gpu,tests/mem}
     cp "$build"/bench/{p2p_bench,transport_test,uccl_info} "$ROOT"/bench/{compare_gpu.sh,compare_gpu.py,peer_nccl.py} \
-        "$ROOT"/bench/{compare_nccl.sh,compare_nccl.py,peer_collectives.py} "$carry/bench"
+        "$ROOT"/bench/{compare_nccl.sh,compare_nccl.py,hogs.py,peer_collectives.py} "$carry/bench"
     cp "$build"/tests/mem/gpu_{messages,onesided,export} "$build/tests/onesided/symmetric" "$ROOT"/tests/mem/headers.c "$carry/tests/mem"
     mkdir -p "$carry/engine/mem"
     cp "$ROOT"/engine/mem/*.h "$carry/engine/mem"
