@@ -107,5 +107,5 @@ int main(int argc, char **argv)
     began_ms = now_ms();
     uccl_engine_destroy(engine);
     ends_soon("the engine", began_ms);
-    return 0;
+    _exit(0); /* what stays with the GPU is no leak */
 }
