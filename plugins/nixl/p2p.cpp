@@ -20,6 +20,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -73,9 +74,9 @@ struct Engine {
     std::mutex lock; /* of what follows */
     std::condition_variable changed;
     bool stopped = false;
-    std::deque<std::pair<uccl_conn_t *, std::string>> accepted; /* and the addresses of their peers */
+    std::list<std::pair<uccl_conn_t *, std::string>> accepted; /* and the addresses of their peers */
     uccl_mr_t last_registration = 0;
-    std::unordered_map<uccl_mr_t, Registration> registrations;
+    std::map<uccl_mr_t, Registration> registrations;
 };
 
 struct Connection {
@@ -302,13 +303,10 @@ void close_connection(Connection &connection)
     take_notifications(*connection.engine);
     uccl_conn_close(connection.uccl);
     bool hung = false;
-    auto await = [&](Request request) {
-        hung = uccl_wait(request, hung ? 0 : CLOSE_MS, nullptr) == UCCL_ETIMEDOUT || hung;
-    };
     for (auto &entry : connection.pending)
-        await(entry.second);
+        hung |= uccl_wait(entry.second, hung ? 0 : CLOSE_MS, nullptr) == UCCL_ETIMEDOUT;
     for (Request request : connection.notifications)
-        await(request);
+        hung |= uccl_wait(request, hung ? 0 : CLOSE_MS, nullptr) == UCCL_ETIMEDOUT;
     connection.uccl = nullptr;
     if (hung)
         warn("a connection is closed with transfers that do not end: a GPU does not end its copies");
@@ -324,6 +322,24 @@ uccl_conn_t *adopt(const std::shared_ptr<Engine> &engine, uccl_conn *uccl)
 
 /* ---- engines --------------------------------------------------------------------------------- */
 
+/* What allocates comes first, so that either all is done or nothing. */
+void take_in(const std::shared_ptr<Engine> &engine, uccl_conn *uccl)
+{
+    char peer[128] = "";
+    uccl_conn_peer(uccl, peer, sizeof peer);
+    bool taken = guarded(false, [&] {
+        std::list<std::pair<uccl_conn_t *, std::string>> one;
+        one.emplace_back(nullptr, peer);
+        one.front().first = adopt(engine, uccl);
+        std::lock_guard<std::mutex> guard(engine->lock);
+        engine->accepted.splice(engine->accepted.end(), one);
+        engine->changed.notify_one();
+        return true;
+    });
+    if (!taken)
+        uccl_conn_abort(uccl);
+}
+
 /* The engine's own thread. */
 void serve(const std::shared_ptr<Engine> engine)
 {
@@ -331,16 +347,11 @@ void serve(const std::shared_ptr<Engine> engine)
     while (!engine->closing) {
         uccl_conn *uccl;
         int error = uccl_accept(engine->listener, wait_ms, &uccl);
-        if (!error) {
-            char peer[128] = "";
-            uccl_conn_peer(uccl, peer, sizeof peer);
-            std::lock_guard<std::mutex> guard(engine->lock);
-            engine->accepted.emplace_back(adopt(engine, uccl), peer);
-            engine->changed.notify_one();
-        } else if (error != UCCL_ETIMEDOUT) {
+        if (!error)
+            take_in(engine, uccl);
+        else if (error != UCCL_ETIMEDOUT)
             std::this_thread::sleep_for(std::chrono::milliseconds(IDLE_MS));
-        }
-        wait_ms = take_notifications(*engine) ? BUSY_MS : IDLE_MS;
+        wait_ms = guarded(false, [&] { return take_notifications(*engine); }) ? BUSY_MS : IDLE_MS;
     }
 }
 
@@ -371,6 +382,16 @@ void close_engine(Engine &engine)
     }
     uccl_close(engine.uccl);
     engine.uccl = nullptr;
+}
+
+/* One that may be open in part. */
+void end_engine(Engine &engine)
+{
+    engine.closing = true;
+    if (engine.server.joinable())
+        engine.server.join();
+    if (engine.uccl)
+        close_engine(engine);
 }
 
 int open_engine(const std::shared_ptr<Engine> &engine)
@@ -415,17 +436,18 @@ int import(Connection &connection, const FifoItem &item, Imported &out)
 {
     Reference reference;
     memcpy(reference.data(), item.reference, reference.size());
-    auto found = connection.imported.find(reference);
-    if (found == connection.imported.end()) {
+    auto [at, fresh] = connection.imported.try_emplace(reference, Imported{});
+    if (fresh) {
         uccl_remote_info info;
-        uccl_remote *remote;
-        int error = uccl_import(connection.uccl, reference.data(), &remote);
-        if (error)
+        int error = uccl_import(connection.uccl, reference.data(), &at->second.remote);
+        if (error) {
+            connection.imported.erase(at);
             return error;
-        uccl_remote_get_info(remote, &info);
-        found = connection.imported.emplace(reference, Imported{remote, info.address}).first;
+        }
+        uccl_remote_get_info(at->second.remote, &info);
+        at->second.address = info.address;
     }
-    out = found->second;
+    out = at->second;
     return UCCL_OK;
 }
 
@@ -474,13 +496,16 @@ int post_vector(uccl_conn_t *handle, const char *what, Transfer transfer, const 
     return with_connection(handle, [&](Connection &connection) {
         std::vector<uccl_piece> pieces;
         Request request = nullptr;
-        connection.pending.reserve(connection.pending.size() + 1); /* a posted request must find its place */
+        std::unordered_map<uint64_t, Request> one{
+            {connection.posted + 1, nullptr}}; /* a posted request needs a place */
+        connection.pending.reserve(connection.pending.size() + 1);
         if (!pieces_of(connection, vector, what, pieces) || post_when_room(connection, what, [&] {
                 return transfer(connection.uccl, pieces.data(), pieces.size(), nullptr, &request);
             }))
             return -1;
         *number = ++connection.posted;
-        connection.pending.emplace(*number, request);
+        one.begin()->second = request;
+        connection.pending.insert(one.extract(one.begin()));
         return 0;
     });
 }
@@ -489,20 +514,20 @@ int post_vector(uccl_conn_t *handle, const char *what, Transfer transfer, const 
 
 /* ---- the names ------------------------------------------------------------------------------- */
 
-uccl_engine_t *uccl_engine_create(int num_cpus, bool in_python)
+uccl_engine_t *uccl_engine_create(int, bool)
 {
-    (void)num_cpus;
-    (void)in_python;
-    return guarded<uccl_engine_t *>(nullptr, [] {
-        auto engine = std::make_shared<Engine>();
+    std::shared_ptr<Engine> engine;
+    uccl_engine_t *out = guarded<uccl_engine_t *>(nullptr, [&]() -> uccl_engine_t * {
+        engine = std::make_shared<Engine>();
         int error = open_engine(engine);
         if (!error)
-            return hand_out<uccl_engine_t>(tables->engines, std::move(engine));
+            return hand_out<uccl_engine_t>(tables->engines, engine);
         warn("cannot open an engine: %s", uccl_strerror(error));
-        if (engine->uccl)
-            uccl_close(engine->uccl);
-        return static_cast<uccl_engine_t *>(nullptr);
+        return nullptr;
     });
+    if (!out && engine)
+        end_engine(*engine);
+    return out;
 }
 
 void uccl_engine_destroy(uccl_engine_t *handle)
@@ -512,9 +537,7 @@ void uccl_engine_destroy(uccl_engine_t *handle)
         if (!engine)
             return -1;
         stop_accepting(*engine);
-        engine->closing = true;
-        engine->server.join();
-        close_engine(*engine);
+        end_engine(*engine);
         return 0;
     });
 }
@@ -534,11 +557,9 @@ int uccl_engine_get_metadata(uccl_engine_t *handle, char **metadata)
     });
 }
 
-uccl_conn_t *uccl_engine_connect(uccl_engine_t *handle, const char *host, const char *listener, int port,
-                                 bool same_process)
+uccl_conn_t *uccl_engine_connect(uccl_engine_t *handle, const char *host, const char *listener, int port, bool)
 {
     uccl_conn_t *out = nullptr;
-    (void)same_process;
     with_engine(handle, [&](const std::shared_ptr<Engine> &engine) {
         uccl_handle at;
         uccl_conn *uccl;
@@ -553,7 +574,9 @@ uccl_conn_t *uccl_engine_connect(uccl_engine_t *handle, const char *host, const 
             warn("cannot connect to %s, port %d: %s", host ? host : "", port, uccl_strerror(error));
             return -1;
         }
-        out = adopt(engine, uccl);
+        out = guarded<uccl_conn_t *>(nullptr, [&] { return adopt(engine, uccl); });
+        if (!out)
+            uccl_conn_abort(uccl);
         return 0;
     });
     return out;
@@ -620,7 +643,8 @@ int uccl_engine_reg(uccl_engine_t *handle, uintptr_t data, size_t size, uccl_mr_
 {
     return with_engine(handle, [&](const std::shared_ptr<Engine> &engine) {
         void *address = reinterpret_cast<void *>(data);
-        Registration made = {};
+        std::map<uccl_mr_t, Registration> one; /* what is registered must find its place */
+        Registration &made = one[0];
         int error = uccl_reg_mr(engine->uccl, address, size, UCCL_MEM_AUTO, &made.mr);
         if (!error) {
             error = uccl_export_mr(made.mr, address, size, UCCL_ACCESS_READ | UCCL_ACCESS_WRITE, made.reference.data(),
@@ -633,8 +657,9 @@ int uccl_engine_reg(uccl_engine_t *handle, uintptr_t data, size_t size, uccl_mr_
             return -1;
         }
         std::lock_guard<std::mutex> guard(engine->lock);
-        out = ++engine->last_registration;
-        engine->registrations.emplace(out, made);
+        auto node = one.extract(one.begin());
+        node.key() = out = ++engine->last_registration;
+        engine->registrations.insert(std::move(node));
         return 0;
     });
 }

@@ -4,7 +4,7 @@
 # with that plugin's order of calls.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/../integration/lib.sh"
-plan 11
+plan 12
 
 LIBRARY=$BUILD/plugins/nixl/libuccl_p2p.so
 names() {
@@ -15,4 +15,5 @@ for ((i = 1; i <= 9; i++)); do
     check "$("$BUILD/tests/onesided/nixl_caller" name $i)" timeout 100 "$BUILD/tests/onesided/nixl_caller" $i
 done
 check "a GPU that hangs" env UCCL_SOCKET_IFNAME=lo timeout 60 "$BUILD/tests/onesided/nixl_gpu" "$BUILD/tests/mem/libfake-cuda.so"
+check "memory is short" env UCCL_SOCKET_IFNAME=lo timeout 60 "$BUILD/tests/onesided/nixl_memory"
 finish

@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * libuccl_p2p.so where memory is short: each allocation of a call fails in turn, and those of the library's own thread.
+ * The call fails and has done nothing, or has done all; the next one works; and the process lives.
+ */
+#include "uccl_engine.h"
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <dirent.h>
+#include <new>
+#include <string>
+#include <thread>
+#include <unistd.h>
+
+namespace
+{
+
+constexpr unsigned LIMIT_S = 40, SHORT_US = 500000;
+constexpr int ALLOCATIONS_MAX = 100;
+
+thread_local bool is_main = false;
+thread_local int until_failure = 0;   /* allocations of this thread; 0: none fails */
+std::atomic<bool> others_fail{false}; /* those of other threads */
+std::atomic<int> failed_elsewhere{0};
+
+bool fails_now()
+{
+    if (is_main)
+        return until_failure && --until_failure == 0;
+    failed_elsewhere += others_fail;
+    return others_fail;
+}
+
+[[noreturn]] void fail(int line, const char *what)
+{
+    fprintf(stderr, "# line %d: %s\n", line, what);
+    _exit(1);
+}
+#define CHECK(condition) ((condition) ? (void)0 : fail(__LINE__, #condition))
+
+uccl_conn_t *connect_to(uccl_engine_t *engine, uccl_engine_t *to)
+{
+    char *metadata = nullptr;
+    CHECK(uccl_engine_get_metadata(to, &metadata) == 0);
+    std::string text = metadata;
+    delete[] metadata;
+    size_t colon = text.find(':'), mark = text.find('?');
+    CHECK(colon != std::string::npos && mark != std::string::npos);
+    return uccl_engine_connect(engine, text.substr(0, colon).c_str(), text.substr(mark + 1).c_str(),
+                               atoi(text.substr(colon + 1, mark - colon - 1).c_str()), true);
+}
+
+int threads()
+{
+    int count = 0;
+    DIR *directory = opendir("/proc/self/task");
+    CHECK(directory);
+    while (dirent *entry = readdir(directory))
+        count += entry->d_name[0] != '.';
+    closedir(directory);
+    return count;
+}
+
+/* An engine that could not be made leaves none of its threads. */
+void creating()
+{
+    int before = threads(), tries = 0;
+    uccl_engine_t *engine = nullptr;
+    while (!engine && ++tries < ALLOCATIONS_MAX) {
+        until_failure = tries;
+        engine = uccl_engine_create(0, false);
+        until_failure = 0;
+        for (int i = 0; i < 100 && !engine && threads() != before; i++)
+            usleep(1000); /* a thread that was joined may be seen for a moment more */
+        CHECK(engine || threads() == before);
+    }
+    fprintf(stderr, "# %d allocations of an engine\n", tries - 1);
+    CHECK(engine && tries > 2);
+    uccl_engine_destroy(engine);
+}
+
+/* A registration that could not be kept is none. */
+void registering(uccl_engine_t *engine)
+{
+    static char memory[64];
+    uccl_mr_t mr = 0;
+    int tries = 0;
+    do
+        until_failure = ++tries;
+    while (uccl_engine_reg(engine, reinterpret_cast<uintptr_t>(memory), sizeof memory, mr) && tries < ALLOCATIONS_MAX);
+    until_failure = 0;
+    CHECK(mr == 1); /* the first that there is */
+    uccl_engine_mr_destroy(engine, mr);
+}
+
+/* The library's thread accepts connections, and has no memory for one of them. */
+void accepting(uccl_engine_t *here, uccl_engine_t *there)
+{
+    char address[128];
+    int gpu;
+    others_fail = true;
+    uccl_conn_t *first = connect_to(here, there);
+    for (int i = 0; i < 100 && failed_elsewhere == 0; i++)
+        usleep(SHORT_US / 10);
+    CHECK(failed_elsewhere > 0);
+    others_fail = false;
+    uccl_conn_t *second = connect_to(here, there);
+    CHECK(second && uccl_engine_accept(there, address, sizeof address, &gpu));
+    uccl_engine_conn_destroy(first);
+    uccl_engine_conn_destroy(second);
+}
+
+/* A write that could not be posted writes nothing. */
+void posting(uccl_engine_t *here, uccl_engine_t *there)
+{
+    static char from[64], to[64];
+    uccl_mr_t from_mr, to_mr;
+    char fifo[FIFO_SIZE];
+    FifoItem item;
+    int tries = 0, rc = -1;
+    uccl_conn_t *conn = connect_to(here, there);
+    CHECK(conn);
+    CHECK(uccl_engine_reg(here, reinterpret_cast<uintptr_t>(from), sizeof from, from_mr) == 0);
+    CHECK(uccl_engine_reg(there, reinterpret_cast<uintptr_t>(to), sizeof to, to_mr) == 0);
+    CHECK(uccl_engine_prepare_fifo(there, to_mr, to, sizeof to, fifo) == 0);
+    deserialize_fifo_item(fifo, &item);
+    while (rc && ++tries < ALLOCATIONS_MAX) {
+        std::vector<uccl_mr_t> mrs = {from_mr};
+        std::vector<void *> local = {from};
+        std::vector<size_t> sizes = {sizeof from};
+        std::vector<FifoItem> items = {item};
+        uint64_t transfer = 0;
+        memset(from, tries, sizeof from);
+        until_failure = tries;
+        rc = uccl_engine_write_vector(conn, std::move(mrs), std::move(local), std::move(sizes), std::move(items), 1,
+                                      &transfer, {});
+        until_failure = 0;
+        if (rc) {
+            usleep(SHORT_US / 10);
+            CHECK(to[0] != tries);
+            continue;
+        }
+        for (int i = 0; i < 10000 && !uccl_engine_xfer_status(conn, transfer); i++)
+            usleep(1000);
+        CHECK(memcmp(from, to, sizeof to) == 0);
+    }
+    fprintf(stderr, "# %d allocations of a write\n", tries - 1);
+    CHECK(rc == 0 && tries > 2);
+    uccl_engine_conn_destroy(conn);
+}
+
+} // namespace
+
+__attribute__((noinline)) void *operator new(size_t bytes)
+{
+    void *memory = fails_now() ? nullptr : malloc(bytes);
+    if (!memory)
+        throw std::bad_alloc();
+    return memory;
+}
+
+__attribute__((noinline)) void operator delete(void *memory) noexcept
+{
+    free(memory);
+}
+
+__attribute__((noinline)) void operator delete(void *memory, size_t) noexcept
+{
+    free(memory);
+}
+
+int main()
+{
+    is_main = true;
+    alarm(LIMIT_S);
+    creating();
+    uccl_engine_t *here = uccl_engine_create(0, false), *there = uccl_engine_create(0, false);
+    CHECK(here && there);
+    registering(here);
+    accepting(here, there);
+    posting(here, there);
+    uccl_engine_destroy(here);
+    uccl_engine_destroy(there);
+    return 0;
+}
