@@ -70,7 +70,7 @@ bootstrap_server_dies() {
     start client "$TRANSPORT_TEST" --serverip=127.0.0.1 --oobport="$PORT" --perftype=basic \
         --connect-timeout=2
     CLIENT_PID=$PID
-    until_true 5 established "$CLIENT_PID" "$PORT" || { echo "no connection" && return 1; }
+    until_true 20 established "$CLIENT_PID" "$PORT" || { echo "no connection" && return 1; }
     kill "-$1" "$SERVER_PID"
     complains "$CLIENT_PID" client
     local result=$?
@@ -90,7 +90,7 @@ bootstrap_client_dies() {
     kill -STOP "$SERVER_PID"
     start victim "$TRANSPORT_TEST" --serverip=127.0.0.1 --oobport="$PORT" --perftype=basic
     CLIENT_PID=$PID
-    until_true 5 established "$CLIENT_PID" "$PORT" || { echo "no connection" && return 1; }
+    until_true 20 established "$CLIENT_PID" "$PORT" || { echo "no connection" && return 1; }
     kill -KILL "$CLIENT_PID"
     kill -CONT "$SERVER_PID"
     sleep 1
@@ -184,7 +184,8 @@ done
 # a restarted server is not confused with the one before it
 restarted() {
     start_pair 127.0.0.1 --perftype=tpt --msize=1048576 --iterations=100000000 || return 1
-    sleep 0.5
+    until_true 10 grep -q outstanding "$WORK/client.log" || return 1 # else it would be the new server's client
+    sleep 0.3
     kill -KILL "$SERVER_PID"
     local old_client=$CLIENT_PID port=$PORT
     start server2 "$TRANSPORT_TEST" --server=true --oobport="$port"

@@ -174,7 +174,8 @@ midway() {
     local server=$PID
     wait_listening "$server" "$PORT" || return 1
     start client env UCCL_DEAD_PEER_MS=500 "$P2P_BENCH" --serverip=127.0.0.1 --oobport="$PORT" --sizes=1K --seconds=60 --csv
-    sleep 1
+    until_true 10 grep -q 'Server. client' "$WORK/server.log" || return 1
+    sleep 0.5
     kill -KILL "$server"
     ended "$PID" 20 || return 1
     echo "status $STATUS"

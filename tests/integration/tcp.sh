@@ -247,10 +247,14 @@ goes_on() {
     return "$result"
 }
 
+# carried send|fetch: bytes that have gone this way
+carried() { ip netns exec "$NS_A" cat "/sys/class/net/veth0/statistics/$([ "$1" = send ] && echo rx || echo tx)_bytes"; }
+
 # goes_on_anew send|fetch: datagrams stop before any connection has been worth making. The client sends, or waits for what
 # the server sends
 goes_on_anew() {
-    local receiver sender result=0
+    local receiver sender result=0 from
+    from=$(carried "$1")
     next_port
     start receiver "${IN_SERVER[@]}" env UCCL_BACKEND=auto UCCL_DEAD_PEER_MS=4000 "$BUILD/tests/steady" receive "$PORT"
     receiver=$PID
@@ -258,7 +262,7 @@ goes_on_anew() {
     start sender "${IN_CLIENT[@]}" env UCCL_BACKEND=auto UCCL_DEAD_PEER_MS=4000 UCCL_LOG_LEVEL=info \
         "$BUILD/tests/steady" "$1" 10.77.0.1 "$PORT" 4 3000 4
     sender=$PID
-    sleep 0.7
+    until_true 10 eval '[ "$(carried '"$1"')" -gt '$((from + 300000))' ]' || return 1
     drop meta l4proto udp || return 1
     until_true 10 said sender 'datagrams get no answer; connects TCP' || result=1
     ended "$sender" 20 && [ "$STATUS" = 0 ] || { echo "client: $STATUS" && result=1; }

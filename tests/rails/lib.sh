@@ -37,7 +37,7 @@ network() {
         ip -n "${NS[0]}" link set "nic$i" mtu 9000 up
         ip -n "${NS[1]}" link set "nic$i" mtu 9000 up
     done
-    shape 0 "$1" && shape 1 "$2" && until_true 5 all_up
+    shape 0 "$1" && shape 1 "$2" && until_true 20 all_up
 }
 
 # one_subnet MBIT MBIT: afresh. The NICs of both ends are in one subnet, at one bridge. SYSCTLS has what an administrator
@@ -60,7 +60,7 @@ one_subnet() {
             ip -n "$ns" link set "nic$i" mtu 9000 up
         done
     done
-    shape 0 "$1" && shape 1 "$2" && until_true 5 all_up
+    shape 0 "$1" && shape 1 "$2" && until_true 20 all_up
 }
 
 # source_routes: what leaves from the address of a NIC leaves by this NIC
@@ -115,7 +115,7 @@ stream() {
     "${BEFORE_SENDER[@]}"
     start sender ip netns exec "${NS[1]}" "$STEADY" "$([ "$SENDING" = 1 ] && echo send || echo fetch)" 10.79.0.1 "$PORT" "$@"
     SENDER_PID=$PID
-    until_true 5 eval '[ "$(sent 0)" -gt 1000000 ]'
+    until_true 20 eval '[ "$(sent 0)" -gt 1000000 ]'
 }
 
 # stream_ends SECONDS: both ends, well
