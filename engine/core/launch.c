@@ -21,7 +21,8 @@ bool tx_is_paced_out(struct rail *rail, uint64_t now_ns)
 /* A chunk is about to fly: timeouts count from here, and the next one waits for its gap. */
 static inline void begin_flight(struct rail *rail, const struct chunk *chunk, uint64_t now_ns)
 {
-    if (rail->flying_chunks == 0 && rail->last_ack_ns < now_ns && chunk->transmissions == 0)
+    bool idle = rail->flying_chunks == 0 && rail->last_ack_ns < now_ns;
+    if (idle && (chunk->transmissions == 0 || chunk->rail != rail->index))
         rail->last_ack_ns = now_ns;
     if (rail->cc.pace_gap_ns)
         rail->pace_until_ns = now_ns + rail->cc.pace_gap_ns * chunk->payload_bytes / rail->cc.chunk_bytes;

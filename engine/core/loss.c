@@ -65,14 +65,22 @@ void loss_count(struct rail *rail, unsigned lost, uint64_t now_ns)
 
 /* ---- chunks whose acks do not come ----------------------------------------------------------- */
 
+/* Whether the rail's connections are full, and something waits. */
+static bool holds_up(const struct rail *rail)
+{
+    const struct flow *flow = rail->flow;
+    return (flow->active.head || sent_first_lost(&flow->sent)) && rail_usable(rail) && !rail_has_room(rail, true);
+}
+
 /*
  * Acks of chunks over connections may go as datagrams, which get lost, and the newest ack has no successor. So where no
  * ack makes progress for a timeout, one chunk goes again: its duplicate makes the peer say all. It goes behind the
- * others, so that this is rare where the connection is merely slow; the wait doubles.
+ * others, so that this is rare where the connection is merely slow; the wait doubles. Time passes, too, where nothing
+ * is in flight any more, but something waits for room on full connections.
  */
 static uint64_t again_deadline(const struct rail *rail)
 {
-    if (!rail->reliable || rail->flow->rails->reliable || rail->flying_chunks == 0)
+    if (!rail->reliable || rail->flow->rails->reliable || (rail->flying_chunks == 0 && !holds_up(rail)))
         return UINT64_MAX;
     uint64_t since_ns = rail->last_ack_ns, rto_ns = rail_rto_ns(rail, 0);
     if (rail->again_ns <= since_ns)

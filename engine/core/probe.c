@@ -39,7 +39,7 @@ static void prove(struct rail *rail)
 static void on_echo(struct rail *rail, uint64_t nonce, uint64_t now_ns)
 {
     if (probe_proven(&rail->probe)) {
-        bool answers_try = rail->try_nonce && nonce == rail->try_nonce;
+        bool answers_try = rail_tried(rail, nonce);
         reach_on_echo(rail, nonce);
         mtu_on_echo(rail, answers_try ? rail->index : nonce, now_ns);
         rail_on_echo(rail, nonce, now_ns);
@@ -154,6 +154,6 @@ void probe_undo(struct rail *rail, unsigned due)
         probe->echoed = 0;
     if (due & PROBE_ASK && !probe_proven(probe) && probe->backoff)
         probe->backoff--;
-    if (due & PROBE_ASK && rail->tries)
-        rail->tries--;
+    if (due & PROBE_ASK)
+        rail_untry(rail);
 }

@@ -69,7 +69,8 @@ struct rail {
     uint64_t heard_ns;  /* last answer */
     uint64_t up_ns;     /* when it came back */
     uint64_t try_at_ns; /* when the newest try has waited for long enough */
-    uint64_t try_nonce; /* of the newest try; 0: none waits for its answer */
+    uint64_t try_nonce; /* of the first try since the last answer; the next ones count up from it */
+    uint32_t try_count; /* how many they are, each of which may still be answered */
 
     /* in flight (sent.c): chunks whose last transmission went over this rail */
     struct queue by_time;
@@ -167,6 +168,13 @@ void rail_cut(struct rail *rail);
 void rail_mend(struct rail *rail);
 /* A probe is about to leave: its nonce. */
 uint64_t rail_try(struct rail *rail, uint64_t now_ns);
+/* The NIC has refused it. */
+void rail_untry(struct rail *rail);
+/* Whether this nonce is that of a try which has not been answered. */
+static inline bool rail_tried(const struct rail *rail, uint64_t nonce)
+{
+    return nonce - rail->try_nonce < rail->try_count;
+}
 /*
  * When rail_expire_tries() has something to do; UINT64_MAX: not before something else happens. It asks while the flow
  * `expects` something of the peer, or sends acks, which may be lost.

@@ -10,9 +10,11 @@
  *     UP -> SUSPECT -> DOWN -> UP after three answers in a row, or after one if no other is UP;
  *     SUSPECT -> UP at any answer
  *
- * An answer is the echo of a probe that left over the rail, or an ack of a packet that did, both since the doubt began.
- * It may come over any rail: one direction of a rail can be dead, and the ends know their own directions alone. The
- * dead-peer time is the flow's (silence.h); it does not depend on rails.
+ * An answer is the echo of a probe that left over the rail, or an ack of a packet that did, both since the doubt began,
+ * and of those that bring it back each since the one before. So the answer to any of the tries counts: it may take
+ * longer than the wait for the next try, as on a way that has become longer. It may come over any rail: one direction
+ * of a rail can be dead, and the ends know their own directions alone. The dead-peer time is the flow's (silence.h); it
+ * does not depend on rails.
  *
  * An address that is not proven is asked in the same way once another one is.
  */
@@ -61,7 +63,7 @@ static void begin_tries(struct rail *rail)
 {
     rail->doubt_ns = rail->flow->core->now_ns;
     rail->tries = rail->answers = 0;
-    rail->try_nonce = 0;
+    rail->try_count = 0;
     rail->try_at_ns = rail->doubt_ns;
     rail->try_acks = (uint16_t)rail->flow->ack.number;
     rail->asked = true;
@@ -90,7 +92,8 @@ static bool is_asked(const struct rail *rail)
 uint64_t rail_next_try(const struct rail *rail, bool expects)
 {
     bool wanted = expects || rail->try_acks != (uint16_t)rail->flow->ack.number;
-    return is_asked(rail) && wanted && !(rail->probe.due & PROBE_ASK) ? rail->try_at_ns : UINT64_MAX;
+    bool leaves = rail->probe.due & PROBE_ASK && rail_has_room(rail, false);
+    return is_asked(rail) && wanted && !leaves ? rail->try_at_ns : UINT64_MAX;
 }
 
 uint64_t rail_try(struct rail *rail, uint64_t now_ns)
@@ -103,12 +106,17 @@ uint64_t rail_try(struct rail *rail, uint64_t now_ns)
     }
     if (!rail->asked)
         return rail->index;
-    if (rail->try_nonce) /* the last one was not answered */
-        rail->answers = 0;
-    rail->try_nonce = rng_next(&rail->flow->core->rng) | 1;
+    if (rail->try_count == 0)
+        rail->try_nonce = rng_next(&rail->flow->core->rng) | 1;
     rail->try_at_ns = now_ns + try_patience_ns(rail);
     rail->tries += rail->tries < UINT8_MAX;
-    return rail->try_nonce;
+    return rail->try_nonce + rail->try_count++;
+}
+
+void rail_untry(struct rail *rail)
+{
+    rail->tries -= rail->tries > 0;
+    rail->try_count -= rail->try_count > 0;
 }
 
 /* ---- doubt and loss ---------------------------------------------------------------------------- */
@@ -199,7 +207,7 @@ static uint64_t rail_dead_ns(const struct rail *rail)
 /* A try has not been answered in time: judges the rail. */
 static void judge_rail(struct rail *rail, uint64_t now_ns)
 {
-    if (!probe_proven(&rail->probe) || rail->try_nonce == 0)
+    if (!probe_proven(&rail->probe) || rail->try_count == 0)
         return;
     if (rail->state == RAIL_UP && rail->tries >= TRIES_TO_SUSPECT)
         turn(rail, RAIL_SUSPECT);
@@ -213,6 +221,8 @@ void rail_expire_tries(struct rail *rail, bool expects, uint64_t now_ns)
     if (rail_next_try(rail, expects) > now_ns)
         return;
     judge_rail(rail, now_ns);
+    if (!rail_has_room(rail, false)) /* its connection is full: nobody reads, which is no answer either */
+        rail_try(rail, now_ns);
     rail->probe.due |= PROBE_ASK;
     flow_wake(rail->flow);
 }
@@ -248,9 +258,9 @@ static void clear_doubt(struct rail *rail)
 
 void rail_on_echo(struct rail *rail, uint64_t nonce, uint64_t now_ns)
 {
-    if (rail->try_nonce == 0 || nonce != rail->try_nonce)
+    if (!rail_tried(rail, nonce))
         return;
-    rail->try_nonce = 0;
+    rail->try_count = 0;
     rail->heard_ns = now_ns;
     if (rail->state != RAIL_DOWN) {
         clear_doubt(rail);
@@ -258,7 +268,8 @@ void rail_on_echo(struct rail *rail, uint64_t nonce, uint64_t now_ns)
     }
     rail->tries = 0;
     rail->try_at_ns = now_ns + (RETURN_NS << rail->flaps);
-    if (++rail->answers >= ANSWERS_TO_UP || !has_other(rail))
+    rail->answers = nonce == rail->try_nonce ? rail->answers + 1 : 1; /* else a try before it got no answer */
+    if (rail->answers >= ANSWERS_TO_UP || !has_other(rail))
         come_back(rail);
 }
 
@@ -328,7 +339,7 @@ void rail_cut(struct rail *rail)
     if (rail->cut || rail->flow->rail_count == 1)
         return;
     rail->cut = true;
-    rail->try_nonce = 0; /* an answer that is under way says nothing of what comes */
+    rail->try_count = 0; /* an answer that is under way says nothing of what comes */
     flow_choose_main(rail->flow);
     if (probe_proven(&rail->probe) && rail->state != RAIL_DOWN)
         go_down(rail);

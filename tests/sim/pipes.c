@@ -154,13 +154,11 @@ void pipes_carry(struct world *world, struct pair *pair, unsigned side, unsigned
     const struct net *net = &pair->link[side][rail].net;
     struct pipe *pipe = pipe_of(world, pair, rail, port);
     world->datagrams++;
-    if (pipe->generation & 1) { /* the side does not know yet */
-        world->dropped++;
-        return;
-    }
-    if (is_cut(world, rail)) {
-        world->dropped++;
+    if (!(pipe->generation & 1) && is_cut(world, rail))
         break_pipe(world, pair, rail, port);
+    if (pipe->generation & 1) { /* the side does not know yet: its buffer fills */
+        world->dropped++;
+        pipe->queued[side] += length;
         return;
     }
     struct record *record = malloc(sizeof *record + length);
@@ -267,6 +265,7 @@ void pipes_event(struct world *world, void *what)
         break;
     case PIPE_LEARNS:
         pipe->up[event.side] = pipe->waits[event.side] = false;
+        pipe->queued[event.side] = 0;
         if (!end->halted)
             core_path_broken(end->core, event.pair->flow[event.side], event.rail, event.port,
                              world_clock_ns(world, end));
@@ -377,6 +376,38 @@ void pipes_beside_nics(struct options *options, struct rng *rng)
         cut.kind = CUT_BLACK;
         if (what != DATAGRAMS)
             options->cuts[options->cut_count++] = cut;
+    }
+}
+
+/*
+ * The same, but rails of both kinds are cut at times of their own, several at once: datagrams each way, pipes both
+ * ways. In each direction one rail of datagrams works, or the pipes of one NIC do.
+ */
+void pipes_tangle(struct options *options, struct rng *rng)
+{
+    enum { NICS = 2 };
+    pipes_beside_nics(options, rng);
+    options->cut_count = 0;
+    options->pipe_break_ppm = 0;
+    options->pipe_late_ns = rng_below(rng, 2) ? 1200u * NS_PER_MS : 100 * NS_PER_MS;
+    options->message_ns = 2500u * NS_PER_MS;
+    options->one_way = rng_below(rng, 4) == 0;
+    options->messages = 200;
+    options->send_gap_ns = options->recv_gap_ns = 10 * NS_PER_MS;
+    bool by_pipes = rng_below(rng, 2);
+    uint8_t works[2] = {(uint8_t)rng_below(rng, NICS), 0};
+    works[1] = by_pipes ? works[0] : (uint8_t)rng_below(rng, NICS);
+    for (uint8_t i = 0; i < 3 * NICS; i++) {
+        bool of_pipes = i >= 2 * NICS;
+        struct cut cut = {.rail = of_pipes ? (uint8_t)(i - NICS) : i / 2, .kind = of_pipes ? CUT_BLACK : CUT_ONE_WAY};
+        cut.side = of_pipes ? 0 : i % 2;
+        bool spared = by_pipes ? of_pipes && cut.rail == NICS + works[0] : !of_pipes && cut.rail == works[cut.side];
+        uint64_t at_ns = 20 * NS_PER_MS; /* addresses are proven */
+        for (unsigned k = rng_below(rng, 4); k > 0 && !spared; k--) {
+            cut.begin_ns = at_ns + rng_below(rng, 200 * NS_PER_MS);
+            cut.end_ns = at_ns = cut.begin_ns + 1 + rng_below(rng, 700 * NS_PER_MS);
+            options->cuts[options->cut_count++] = cut;
+        }
     }
 }
 

@@ -31,6 +31,7 @@ void pipes_free_event(void *what);
 void pipes_alone(struct options *options, struct rng *rng);
 void pipes_beside(struct options *options, struct rng *rng);
 void pipes_beside_nics(struct options *options, struct rng *rng);
+void pipes_tangle(struct options *options, struct rng *rng);
 void pipes_wanted(struct options *options, struct rng *rng);
 void pipes_rails(struct options *options, struct rng *rng);
 

@@ -6,6 +6,8 @@
 
 #include <stdio.h>
 
+enum { FLAPS = 12 }; /* cuts of a rail, at most */
+
 /* ---- nets and cuts ---------------------------------------------------------------------------- */
 
 const struct net *rails_net(const struct options *options, unsigned side, unsigned rail)
@@ -103,6 +105,35 @@ void rails_judge(struct world *world, const struct pair *pair, unsigned side, co
     world->rail_sides[desc->rail] |= (uint8_t)(1u << side);
 }
 
+/* Whether no cut has touched the rail for so long. */
+static bool is_whole(const struct world *world, unsigned rail, uint64_t ns)
+{
+    const struct options *options = world->options;
+    uint64_t at_ns = world->now_ns - world->start_ns;
+    for (unsigned i = 0; i < options->cut_count; i++) {
+        const struct cut *cut = &options->cuts[i];
+        if (cut->rail == rail && cut->begin_ns < at_ns && (cut->end_ns > at_ns || at_ns - cut->end_ns < ns))
+            return false;
+    }
+    return at_ns > ns;
+}
+
+/* A rail that has been whole for long is used again. */
+static void judge_return(const struct world *world)
+{
+    for (unsigned i = 0; i < world->pair_count; i++) {
+        for (unsigned side = 0; side < 2; side++) {
+            struct flow *flow = world->pairs[i].flow[side];
+            EACH_RAIL(flow, rail)
+            {
+                if (is_whole(world, rail->index, world->options->rails_whole_ns) && !rail_usable(rail))
+                    world_fail(world, "side %u does not use rail %u, which is whole (state %u)", side, rail->index,
+                               rail->state);
+            }
+        }
+    }
+}
+
 void rails_judge_run(const struct world *world)
 {
     const struct options *options = world->options;
@@ -129,6 +160,8 @@ void rails_judge_run(const struct world *world)
     }
     if (options->message_ns && world->message_max_ns > options->message_ns)
         world_fail(world, "a message took %.3f ms", (double)world->message_max_ns / 1e6);
+    if (options->rails_whole_ns)
+        judge_return(world);
     if (options->rails_return && world->rails_back != world->rails_lost)
         world_fail(world, "%u rails were lost, %u are back", world->rails_lost, world->rails_back);
     if (options->rails_lost_min && world->rails_lost < options->rails_lost_min)
@@ -263,6 +296,42 @@ void rails_oneway(struct options *options, struct rng *rng)
     add_cut(options, cut);
 }
 
+/*
+ * Each direction of each rail is cut and heals at times of its own, several at once, and some rails take long. One rail
+ * works in each direction all the time, though not the same one perhaps. One end may have fewer NICs.
+ */
+void rails_tangle(struct options *options, struct rng *rng)
+{
+    steady(options, rng);
+    with_rails(options, 2 + rng_below(rng, 3));
+    options->rails_of_last = rng_below(rng, 2) ? 0 : 1 + rng_below(rng, options->rails);
+    unsigned of_last = options->rails_of_last ? options->rails_of_last : options->rails, works[2];
+    works[0] = rng_below(rng, options->rails);
+    works[1] = rng_below(rng, of_last);
+    options->one_way = rng_below(rng, 4) == 0;
+    options->send_gap_ns = options->recv_gap_ns = 20 * NS_PER_MS;
+    bool far = rng_below(rng, 2);
+    options->message_ns = far ? 0 : 2500u * NS_PER_MS; /* congestion control takes so much delay for a queue */
+    EACH_RAIL_NET(options, net)
+    {
+        net->delay_ns = UINT64_C(1) << (12 + rng_below(rng, far ? 13 : 8));
+        net->loss_ppm = rng_below(rng, 2) * 2000;
+    }
+    for (unsigned i = 0; i < 2 * options->rails; i++) {
+        uint8_t rail = (uint8_t)(i / 2), side = i % 2;
+        uint64_t at_ns = rng_below(rng, 100 * NS_PER_MS);
+        bool both = rail != works[0] && rail != works[1] && rail < of_last;
+        for (unsigned k = rng_below(rng, 4); k > 0 && rail != works[side]; k--) {
+            uint8_t kind = both ? (uint8_t)rng_below(rng, 3) : CUT_ONE_WAY;
+            uint64_t begin_ns = at_ns + rng_below(rng, 300 * NS_PER_MS);
+            at_ns = begin_ns + 1 + rng_below(rng, 700 * NS_PER_MS);
+            bool stays = rng_below(rng, 8) == 0;
+            add_cut(options, (struct cut){rail, kind, side, begin_ns, stays ? UINT64_MAX : at_ns});
+        }
+    }
+    options->rails_whole_ns = 2500u * NS_PER_MS;
+}
+
 /* A link goes up and down. */
 void rails_flaps(struct options *options, struct rng *rng)
 {
@@ -270,7 +339,7 @@ void rails_flaps(struct options *options, struct rng *rng)
     with_rails(options, 2);
     uint64_t at_ns = 0;
     uint8_t rail = (uint8_t)rng_below(rng, 2), kind = (uint8_t)rng_below(rng, 3), side = (uint8_t)rng_below(rng, 2);
-    for (unsigned i = 0; i < CUTS_MAX; i++) {
+    for (unsigned i = 0; i < FLAPS; i++) {
         uint64_t begin_ns = at_ns + rng_below(rng, 60 * NS_PER_MS),
                  end_ns = begin_ns + 1 + rng_below(rng, 60 * NS_PER_MS);
         add_cut(options,
@@ -401,7 +470,7 @@ void rails_storm(struct options *options, struct rng *rng)
     for (unsigned i = 0; i + 1 < options->rails; i++)
         options->more_rails[i].datagram_bytes = 512 + rng_below(rng, 9000);
     uint64_t at_ns = 0;
-    for (unsigned i = rng_below(rng, CUTS_MAX); i > 0; i--) {
+    for (unsigned i = rng_below(rng, FLAPS); i > 0; i--) {
         at_ns += rng_below(rng, 60 * NS_PER_MS);
         struct cut cut = any_cut(options, rng, at_ns, 300 * NS_PER_MS);
         add_cut(options, cut);

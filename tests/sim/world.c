@@ -503,7 +503,8 @@ static void open_pair(struct world *world, unsigned first, unsigned second)
             .owner = &pair->flow[side],
             .places = options->places,
         };
-        for (unsigned i = 1; i < options->rails; i++) {
+        unsigned rails = side && options->rails_of_last ? options->rails_of_last : options->rails;
+        for (unsigned i = 1; i < rails; i++) {
             struct rail_setup *rail = &pair->setup[side].rails[i];
             *rail = pair->setup[side].rails[0];
             rail->destination += 64 * i;

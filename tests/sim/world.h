@@ -14,7 +14,7 @@
 
 #include <stdarg.h>
 
-enum { ENDS_MAX = 12, PAIRS_MAX = 12, PPM = 1000000, GUARD_BYTES = 64, STOPS_MAX = 8, RAILS_MAX = 4, CUTS_MAX = 12 };
+enum { ENDS_MAX = 12, PAIRS_MAX = 12, PPM = 1000000, GUARD_BYTES = 64, STOPS_MAX = 8, RAILS_MAX = 4, CUTS_MAX = 48 };
 
 /* What one direction between two ends does to datagrams. */
 struct net {
@@ -63,11 +63,13 @@ struct options {
         struct net net[2];
         uint32_t datagram_bytes;
     } more_rails[RAILS_MAX - 1]; /* behind the first one */
+    unsigned rails_of_last;      /* of the second side, if these are fewer; 0: as many */
     struct cut cuts[CUTS_MAX];
     unsigned cut_count;
     uint32_t share_permille; /* most that a rail's part of the bytes is off its part of the rates; 0: any */
     uint64_t message_ns;     /* longest time from a message's posts to its arrival; 0: any */
     bool rails_return;       /* every rail that was lost is back at the end */
+    uint64_t rails_whole_ns; /* a rail that no cut has touched for so long is used at the end; 0: perhaps */
     unsigned rails_lost_min;
     bool each_rail_carries; /* some bulk of each side at least */
 

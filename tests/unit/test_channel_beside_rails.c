@@ -199,14 +199,18 @@ Test(channel_beside_rails, each_is_judged_by_its_own_losses, .init = open_joined
     expect_rails(FIRST | SECOND);
 }
 
+static void fill(unsigned rail)
+{
+    for (uint16_t path = 0; path < PATHS; path++)
+        duo_flow[0]->rails[rail].paths.paths[path].channel = CHANNEL_FULL;
+}
+
 /* Full connections of one rail: the other one takes all. Those of both hold large messages back. */
 Test(channel_beside_rails, one_with_room_is_taken, .init = open_joined)
 {
-    for (uint16_t path = 0; path < PATHS; path++)
-        duo_flow[0]->rails[2].paths.paths[path].channel = CHANNEL_FULL;
+    fill(2);
     expect_rails(SECOND);
-    for (uint16_t path = 0; path < PATHS; path++)
-        duo_flow[0]->rails[3].paths.paths[path].channel = CHANNEL_FULL;
+    fill(3);
     struct pair pair = begin();
     cr_assert_eq(rails_in_use(), 0);
     duo_connect_rail(2);
@@ -215,12 +219,18 @@ Test(channel_beside_rails, one_with_room_is_taken, .init = open_joined)
 
 /* What goes by a NIC vanishes, of which the kernel says nothing yet. The rail is asked, and the other one takes over.
  */
+enum { NEVER = 1000 };
+static int fills_after = NEVER; /* so many chunks have gone again: the connections of the first rail are full */
+
 static bool arrives_without(unsigned rails, uint64_t ns)
 {
     struct pair pair = begin();
+    uint64_t before = duo_count(&duo_counters[0].tlp_fired);
     for (uint64_t until_ns = duo_now + ns; duo_now < until_ns && !pair.send->ended; duo_now += MS / 4) {
         for (unsigned side = 0; side < 2; side++) {
             core_expire(duo_core[side], duo_now);
+            if ((int)(duo_count(&duo_counters[0].tlp_fired) - before) >= fills_after)
+                fill(2);
             duo_transmit(side);
             lose(side, rails);
         }
@@ -230,13 +240,73 @@ static bool arrives_without(unsigned rails, uint64_t ns)
     return pair.send->ended;
 }
 
-Test(channel_beside_rails, one_that_stalls_is_noticed, .init = open_joined)
+static void expect_notice(void)
 {
     expect_rails(FIRST | SECOND);
     cr_assert(arrives_without(FIRST, 200 * MS));
     cr_assert_eq(duo_count(&duo_counters[0].rails_lost), 1);
     cr_assert_eq(duo_flow[0]->rails[2].state, RAIL_DOWN);
     cr_assert(duo_flow[0]->bulk == &duo_flow[0]->rails[3]);
+}
+
+Test(channel_beside_rails, one_that_stalls_is_noticed, .init = open_joined)
+{
+    expect_notice();
+}
+
+/* The same where no probe can leave, as its connections are full of what nobody reads. */
+Test(channel_beside_rails, one_that_is_full_is_noticed, .init = open_joined)
+{
+    fills_after = 0;
+    expect_notice();
+}
+
+/* They are full when a chunk is to go again, or a probe is to leave. */
+Test(channel_beside_rails, one_that_becomes_full_is_noticed, .init = open_joined)
+{
+    fills_after = 1;
+    expect_notice();
+}
+
+/* So is one by which nothing is in flight, but for which lost chunks wait. */
+Test(channel_beside_rails, one_that_is_waited_for_is_noticed, .init = open_joined)
+{
+    struct rail *rail = &duo_flow[0]->rails[2];
+    expect_rails(FIRST | SECOND);
+    fill(3);
+    struct pair pair = begin();
+    lose(0, FIRST);
+    for (unsigned i = 0; i < PATHS; i++)
+        sent_lose_path(&duo_flow[0]->sent, &rail->paths.paths[i]);
+    fill(2);
+    duo_connect_rail(3);
+    fills_after = 0;
+    for (unsigned i = 0; i < 20 && !pair.send->ended; i++) {
+        cr_assert(arrives_without(FIRST, 200 * MS));
+        duo_run(10 * MS);
+    }
+    duo_assert_arrived(pair.send, pair.recv, LARGE);
+}
+
+/* Chunks of one rail have moved to another one, which was idle: that has time to deliver them. */
+Test(channel_beside_rails, what_moves_has_its_time, .init = open_joined)
+{
+    expect_rails(FIRST | SECOND);
+    duo_run(500 * MS);
+    fill(3);
+    struct pair pair = begin();
+    for (unsigned i = 0; i < NICS; i++)
+        cc_set_window(&duo_flow[0]->rails[i].cc, 0);
+    lose(0, FIRST);
+    duo_connect_rail(3);
+    cut(2);
+    duo_transmit(0);
+    cr_assert_gt(duo_flow[0]->rails[3].flying_chunks, 0);
+    uint64_t before = duo_count(&duo_counters[0].tlp_fired);
+    core_expire(duo_core[0], duo_now += MS);
+    cr_assert_eq(duo_count(&duo_counters[0].tlp_fired), before);
+    cr_assert_not(duo_flow[0]->rails[3].asked);
+    finish(pair, 100 * MS);
 }
 
 /* A peer that is stopped is no reason to ask: nothing is heard over another rail either. */

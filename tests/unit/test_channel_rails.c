@@ -142,12 +142,12 @@ Test(channel_rails, an_answer_from_before_the_break_brings_nothing_back, .init =
     duo_assert_arrived(send, recv, 100);
     cut(0);
     duo_connect_rail(0);
-    for (unsigned i = 0; !(rail->answers == 2 && rail->try_nonce); i++) {
+    for (unsigned i = 0; !(rail->answers == 2 && rail->try_count); i++) {
         cr_assert_lt(i, 1000);
         duo_send(0, 1);
         duo_recv(1, 1);
         duo_transmit(0);
-        if (rail->answers == 2 && rail->try_nonce)
+        if (rail->answers == 2 && rail->try_count)
             break;
         duo_deliver(0);
         duo_transmit(1);

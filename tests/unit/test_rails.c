@@ -243,6 +243,33 @@ Test(rails, answers_must_follow_each_other, .init = open_proven)
     cr_assert_eq(rail->state, RAIL_DOWN);
 }
 
+/* The way has become so long that answers come when further tries have left. */
+Test(rails, late_answers_bring_it_back, .init = open_proven)
+{
+    enum { ROUND_TRIP_MS = 50, LATE_MAX = 64 };
+    struct {
+        uint64_t nonce, at_ns;
+    } late[LATE_MAX];
+    unsigned count = 0, answered = 0;
+    struct rail *rail = &duo_flow[0]->rails[0];
+    core_rail_down(duo_core[0], duo_flow[0], 0, duo_now);
+    core_rail_up(duo_core[0], duo_flow[0], 0, duo_now);
+    duo_recv(0, 100);
+    dead[0][0] = true;
+    for (unsigned i = 0; i < 2000 && rail->state != RAIL_UP; i++) {
+        uint32_t before = rail->try_count;
+        duo_run_with(1 * MS, talk);
+        for (; before < rail->try_count && count < LATE_MAX; count++) {
+            late[count].nonce = rail->try_nonce + before++;
+            late[count].at_ns = duo_now + ROUND_TRIP_MS * MS;
+        }
+        for (; answered < count && late[answered].at_ns <= duo_now; answered++)
+            probe_on_frame(rail, &(struct wire_probe){.echo = true, .nonce = late[answered].nonce}, duo_now);
+    }
+    cr_assert_eq(rail->state, RAIL_UP);
+    cr_assert_lt(count, 30, "%u tries", count);
+}
+
 /* What is in flight over a device that goes away is lost at once, and the other rail's window does not shrink. */
 Test(rails, a_device_takes_its_chunks_with_it, .init = open_proven)
 {
