@@ -247,10 +247,11 @@ void peer_flow_connect_beside(struct peer_flow *flow, bool silent)
     if (flow->peer->is_server)
         return;
     netdev_address_text(&flow->peer->host.address, text);
-    if (silent)
+    if (!flow->beside && silent)
         LOG_INFORM("peer %s: datagrams get no answer; connects TCP", text);
-    else
+    else if (!flow->beside)
         LOG_INFORM("peer %s: connects TCP for large messages", text);
+    flow->beside = true;
     introduce_beside(flow);
 }
 

@@ -46,6 +46,7 @@ struct peer_flow {
     uint32_t datagram_bytes;      /* that this route takes */
     uint8_t nics[CORE_RAILS_MAX]; /* of ours, per rail: as in struct nic_host */
     uint32_t rails_lost;          /* bits: rails whose loss was counted; the engine thread's */
+    bool beside;                  /* we have connected the paths beside; the engine thread's */
     uint32_t slot;                /* flow slot of the thread */
     _Atomic uint32_t state;       /* enum peer_flow_state; written by the engine thread */
 };

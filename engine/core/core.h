@@ -476,8 +476,9 @@ enum core_event_kind {
     CORE_EVENT_RAIL_LOST, /* `owner` of a flow: `rail` is not used any more, since nothing gets through or its device
                              is gone. Chunks in flight there go over others */
     CORE_EVENT_RAIL_BACK, /* `owner` of a flow: `rail` is used again */
-    CORE_EVENT_RAILS_WANTED, /* `owner` of a flow with rails that join, once: they are worth connecting. `status`
-                                UCCL_ETIMEDOUT: the peer does not answer over the others; UCCL_OK: for large messages */
+    CORE_EVENT_RAILS_WANTED, /* `owner` of a flow with rails that join, none of which is connected: they are worth it.
+                                `status` UCCL_OK, once: for large messages; UCCL_ETIMEDOUT, perhaps again and again: the
+                                peer does not answer over the others */
     CORE_EVENT_FLOW_DEAD,    /* `owner` of a flow: the peer stopped answering, or core_fail() was called; open no more
                                 connections */
 };

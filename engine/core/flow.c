@@ -104,9 +104,21 @@ bool flow_unanswered(const struct flow *flow, uint64_t ns)
 
 /* ---- rails that join ------------------------------------------------------------------------- */
 
+/* It has rails of connections beside those of datagrams, and no connection is up. */
+static bool lacks_connections(const struct flow *flow)
+{
+    const struct rail *rail = &flow->rails[flow->rail_most - 1];
+    for (; !flow->rails->reliable && rail->reliable; rail--) {
+        if (channel_up(&rail->paths))
+            return false;
+    }
+    return rail < &flow->rails[flow->rail_most - 1];
+}
+
 void flow_want_rails(struct flow *flow, enum rails_wanted why)
 {
-    if (flow->rail_count == flow->rail_most || flow->rails_wanted != WANTED_NOT)
+    bool again = why == WANTED_IN_SILENCE && flow->rails_wanted == WANTED_TOLD;
+    if ((flow->rails_wanted != WANTED_NOT && !again) || !lacks_connections(flow))
         return;
     flow->rails_wanted = (uint8_t)why;
     queue_append(&flow->core->flow_events, &flow->event);

@@ -152,7 +152,7 @@ bool flow_unanswered(const struct flow *flow, uint64_t ns);
 
 /* Bytes of a message have been sent or received, for CORE_EVENT_RAILS_WANTED. */
 void flow_count_bulk(struct flow *flow, uint64_t bytes);
-/* The rails that join are to be connected: reported once. */
+/* Rails of connections are to be connected, unless one is: reported once for large messages, and again in silence. */
 void flow_want_rails(struct flow *flow, enum rails_wanted why);
 static inline void flow_note_bulk(struct flow *flow, const struct core_msg *msg, uint64_t bytes)
 {

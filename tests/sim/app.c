@@ -534,7 +534,7 @@ static void on_wanted(struct world *world, const struct core_event *event)
 {
     unsigned side;
     struct pair *pair = pair_of(world, event, &side);
-    if (side == 0 && world->options->pipes_wanted)
+    if (side == 0)
         pipes_create(world, pair);
 }
 

@@ -71,6 +71,7 @@ static void open_pipe(struct world *world, struct pair *pair, unsigned rail, uns
     pipe->last_ns[0] = pipe->last_ns[1] = later_ns;
 }
 
+/* Those that are down, as both sides know, are made. */
 static void create_rail(struct world *world, struct pair *pair, unsigned rail)
 {
     unsigned paths = pair->flow[0]->rails[rail].paths.count;
@@ -78,8 +79,11 @@ static void create_rail(struct world *world, struct pair *pair, unsigned rail)
         paths = pair->flow[1]->rails[rail].paths.count;
     if (paths > PIPES_MAX)
         paths = PIPES_MAX;
-    for (unsigned port = 0; port < paths; port++)
-        open_pipe(world, pair, rail, port, world->now_ns + rng_below(&world->rng, NS_PER_MS));
+    for (unsigned port = 0; port < paths; port++) {
+        const struct pipe *pipe = pipe_of(world, pair, rail, port);
+        if (!pipe->up[0] && !pipe->up[1])
+            open_pipe(world, pair, rail, port, world->now_ns + rng_below(&world->rng, NS_PER_MS));
+    }
 }
 
 void pipes_create(struct world *world, struct pair *pair)
@@ -93,8 +97,10 @@ void pipes_create(struct world *world, struct pair *pair)
 void pipes_begin(struct world *world, struct pair *pair)
 {
     memset(pipes[pair - world->pairs], 0, sizeof pipes[0]);
-    if (!world->options->pipes_wanted)
-        pipes_create(world, pair);
+    if (world->options->pipes_wanted)
+        return;
+    pair->flow[0]->rails_wanted = WANTED_TOLD; /* they have been before */
+    pipes_create(world, pair);
 }
 
 static void break_pipe(struct world *world, struct pair *pair, unsigned rail, unsigned port)
@@ -113,6 +119,7 @@ static void break_pipe(struct world *world, struct pair *pair, unsigned rail, un
         if (at_ns > known_ns)
             known_ns = at_ns;
     }
+    known_ns += options->pipe_heal_min_ns;
     open_pipe(world, pair, rail, port, known_ns + 1 + rng_below(&world->rng, (uint32_t)options->pipe_heal_ns + 1));
 }
 
@@ -424,6 +431,24 @@ void pipes_wanted(struct options *options, struct rng *rng)
     options->cuts[0] = (struct cut){.kind = CUT_BLACK, .end_ns = UINT64_MAX};
     options->cuts[0].begin_ns = 10 * NS_PER_MS + rng_below(rng, 20 * NS_PER_MS); /* addresses are proven */
     options->cut_count = 1;
+}
+
+/*
+ * Pipes break, and are to be made again in a minute, since datagrams carry all meanwhile. Then these stop, too.
+ */
+void pipes_again(struct options *options, struct rng *rng)
+{
+    pipes_wanted(options, rng);
+    options->pipes_wanted = false;
+    options->pipe_break_ppm = 0;
+    options->pipe_heal_min_ns = UINT64_C(60000) * NS_PER_MS;
+    options->size_max = 200000;
+    options->messages = 200;
+    options->message_ns = 2000 * NS_PER_MS;
+    struct cut cut = {.rail = 1, .kind = CUT_BLACK, .begin_ns = 5 * NS_PER_MS};
+    cut.end_ns = cut.begin_ns + 1 + rng_below(rng, 200 * NS_PER_MS);
+    options->cuts[options->cut_count++] = cut;
+    options->cuts[0].begin_ns = cut.end_ns + rng_below(rng, 50 * NS_PER_MS);
 }
 
 /* Several rails of such paths, which are cut one at a time. */

@@ -18,7 +18,7 @@ static inline bool pipes_are(const struct options *options, unsigned rail)
 
 /* A pair begins. Its pipes come up, unless side 0 is to want them first (options.pipes_wanted). */
 void pipes_begin(struct world *world, struct pair *pair);
-/* All pipes of a pair come up, a moment later. */
+/* All pipes of a pair that are down come up, a moment later. */
 void pipes_create(struct world *world, struct pair *pair);
 /* Whether the pipe takes a record of this side now. */
 bool pipes_take(struct world *world, struct pair *pair, unsigned side, unsigned rail, unsigned port);
@@ -33,6 +33,7 @@ void pipes_beside(struct options *options, struct rng *rng);
 void pipes_beside_nics(struct options *options, struct rng *rng);
 void pipes_tangle(struct options *options, struct rng *rng);
 void pipes_wanted(struct options *options, struct rng *rng);
+void pipes_again(struct options *options, struct rng *rng);
 void pipes_rails(struct options *options, struct rng *rng);
 
 #endif

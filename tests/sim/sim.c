@@ -586,6 +586,7 @@ static const struct scenario scenarios[] = {
     SCENARIO("pipes", pipes_alone),
     SCENARIO("pipes-beside", pipes_beside),
     SCENARIO("pipes-beside-nics", pipes_beside_nics),
+    BOUNDED("pipes-again", pipes_again),
     BOUNDED("pipes-tangle", pipes_tangle),
     SCENARIO("pipes-wanted", pipes_wanted),
     SCENARIO("pipes-rails", pipes_rails),

@@ -92,10 +92,11 @@ struct options {
     uint64_t pipe_bytes;                     /* paths are connections of this capacity (pipes.h); 0: no */
     uint32_t pipe_break_ppm, pipe_stall_ppm; /* records */
     uint64_t pipe_stall_ns, pipe_heal_ns;    /* longest */
+    uint64_t pipe_heal_min_ns;               /* more than that, unless side 0 wants them before */
     uint64_t pipe_late_ns;                   /* until a side learns of a break, at most */
     uint32_t pipe_lossy_ppm;                 /* records after which the NIC says that a rail's pipes lose much */
     bool pipes_beside;                       /* those of the later half of the rails are, which join the others, */
-    bool pipes_wanted;                       /* and come up only when side 0 wants them */
+    bool pipes_wanted;                       /* and come up only once side 0 wants them */
 
     bool wrap;                                     /* every number that the wire truncates soon wraps */
     uint32_t datagram_bytes, datagram_bytes_later; /* later: from change_datagram_ns on */

@@ -497,7 +497,7 @@ static void talk_by_records(void)
     }
 }
 
-/* Datagrams stop before there are connections: both ends want these, once, and they carry what was under way. */
+/* Datagrams stop before there are connections: both ends want these, and they carry what was under way. */
 static void datagrams_stop(uint64_t size)
 {
     open_apart();
@@ -505,8 +505,9 @@ static void datagrams_stop(uint64_t size)
     uint64_t dead_ns = duo_params.dead_peer_ms * MS;
     duo_wanted[0] = duo_wanted[1] = 0;
     duo_run_with(dead_ns / 2, talk_by_records);
-    cr_assert(duo_wanted[0] == 1 && duo_wanted[1] == 1, "%u, %u", duo_wanted[0], duo_wanted[1]);
+    cr_assert(duo_wanted[0] > 0 && duo_wanted[1] > 0, "%u, %u", duo_wanted[0], duo_wanted[1]);
     connect_all();
+    duo_wanted[0] = duo_wanted[1] = 1;
     duo_run_with(dead_ns / 4, talk_by_records);
     duo_assert_arrived(pair.send, pair.recv, size);
     duo_run_with(2 * dead_ns, talk_by_records);
@@ -514,6 +515,16 @@ static void datagrams_stop(uint64_t size)
     struct duo_request *send = duo_send(1, 100), *recv = duo_recv(0, 100);
     duo_run_with(dead_ns / 4, talk_by_records);
     duo_assert_arrived(send, recv, 100);
+    cut(); /* they are wanted again, however late they would be made otherwise */
+    send = duo_send(1, 100), recv = duo_recv(0, 100);
+    duo_run_with(dead_ns / 2, talk_by_records);
+    cr_assert(duo_wanted[0] > 1 && duo_wanted[1] > 1);
+    connect_all();
+    duo_run_with(dead_ns / 4, talk_by_records);
+    duo_assert_arrived(send, recv, 100);
+    duo_wanted[0] = duo_wanted[1] = 0;
+    duo_run_with(dead_ns, talk_by_records);
+    cr_assert(duo_wanted[0] + duo_wanted[1] == 0);
 }
 
 Test(channel_beside, connections_are_wanted_when_datagrams_stop)
@@ -529,7 +540,7 @@ Test(channel_beside, a_sender_wants_them_early)
     duo_params.dead_peer_ms = 100000;
     begin(100);
     duo_run_with(1000 * MS, talk_by_records);
-    cr_assert(duo_wanted[0] == 1 && duo_wanted[1] == 0, "%u, %u", duo_wanted[0], duo_wanted[1]);
+    cr_assert(duo_wanted[0] > 0 && duo_wanted[1] == 0, "%u, %u", duo_wanted[0], duo_wanted[1]);
 }
 
 Test(channel_beside, so_does_a_receiver_in_the_end)
@@ -538,5 +549,5 @@ Test(channel_beside, so_does_a_receiver_in_the_end)
     duo_recv(1, 100);
     duo_run(MS);
     duo_run_with(duo_params.dead_peer_ms * MS / 2, talk_by_records);
-    cr_assert(duo_wanted[0] == 0 && duo_wanted[1] == 1, "%u, %u", duo_wanted[0], duo_wanted[1]);
+    cr_assert(duo_wanted[0] == 0 && duo_wanted[1] > 0, "%u, %u", duo_wanted[0], duo_wanted[1]);
 }

@@ -233,6 +233,31 @@ Test(tcp_connections, beside_datagrams_pauses_grow_to_a_minute, .timeout = 60)
     close_pair(pair);
 }
 
+/* Those that wait for their minute are dialled at once where datagrams stop, and the others are left alone. */
+Test(tcp_connections, who_is_introduced_again_is_dialled_at_once, .timeout = 60)
+{
+    struct pair *pair = open_pair(0, "127.0.0.1");
+    struct side *from = &pair->sides[0], *to = &pair->sides[1];
+    struct tcp_peer *peer = tcp_peer_of(from->queue, from->destination);
+    int fd = peer->conns[0].fd;
+    peer->beside = true;
+    for (unsigned i = 1; i < PATHS; i++) {
+        peer->conns[i].failures = 50;
+        tcp_break(from->queue, &peer->conns[i], "the test");
+    }
+    PUMP_UNTIL(pair, !to->room[1] && !to->room[2] && !to->room[3]);
+    tcp_channel_ops.introduce(&from->queue->base, from->destination,
+                              &(struct nic_flow){.flow = peer->flow,
+                                                 .rx_token = peer->rx_token,
+                                                 .tx_token = peer->tx_token,
+                                                 .dials = true,
+                                                 .beside = true,
+                                                 .patience_ms = peer->patience_ms});
+    PUMP_UNTIL(pair, all_room(from) && all_room(to));
+    cr_assert_eq(peer->conns[0].fd, fd);
+    close_pair(pair);
+}
+
 /* One that has stood for a while was no refusal, though nothing has come over it. */
 Test(tcp_connections, what_has_stood_is_made_again_at_once, .timeout = 60)
 {

@@ -361,8 +361,10 @@ static void tcp_introduce(struct nic_queue *base, uint32_t destination, const st
     peer->dials = flow->dials;
     peer->rx_token = flow->rx_token;
     peer->tx_token = flow->tx_token;
-    for (unsigned i = 0; peer->dials && i < peer->path_count; i++)
-        tcp_dial(queue, &peer->conns[i], clock_now_ns());
+    for (unsigned i = 0; peer->dials && i < peer->path_count; i++) {
+        if (peer->conns[i].state == TCP_DOWN)
+            tcp_dial(queue, &peer->conns[i], clock_now_ns());
+    }
 }
 
 static bool tcp_event(struct nic_queue *base, struct nic_channel_event *out)
