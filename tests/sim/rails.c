@@ -3,6 +3,7 @@
 
 #include "core/state.h"
 #include "placing.h"
+#include "stops.h"
 
 #include <stdio.h>
 
@@ -312,6 +313,7 @@ void rails_tangle(struct options *options, struct rng *rng)
     options->send_gap_ns = options->recv_gap_ns = 20 * NS_PER_MS;
     bool far = rng_below(rng, 2);
     options->message_ns = far ? 0 : 2500u * NS_PER_MS; /* congestion control takes so much delay for a queue */
+    options->limit_ns = UINT64_C(600000) * NS_PER_MS;
     EACH_RAIL_NET(options, net)
     {
         net->delay_ns = UINT64_C(1) << (12 + rng_below(rng, far ? 13 : 8));
@@ -330,6 +332,19 @@ void rails_tangle(struct options *options, struct rng *rng)
         }
     }
     options->rails_whole_ns = 2500u * NS_PER_MS;
+}
+
+/* The same where ends stop meanwhile, as by SIGSTOP, for less than it takes to be given up. */
+void rails_tangle_stops(struct options *options, struct rng *rng)
+{
+    rails_tangle(options, rng);
+    stops_below(options, rng);
+    options->message_ns = options->rails_whole_ns = 0;
+    EACH_RAIL_NET(options, net)
+    {
+        if (net->delay_ns > NS_PER_MS)
+            net->delay_ns = NS_PER_MS;
+    }
 }
 
 /* A link goes up and down. */

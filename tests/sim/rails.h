@@ -26,6 +26,7 @@ void rails_cuts(struct options *options, struct rng *rng);
 void rails_crosswise(struct options *options, struct rng *rng);
 void rails_oneway(struct options *options, struct rng *rng);
 void rails_tangle(struct options *options, struct rng *rng);
+void rails_tangle_stops(struct options *options, struct rng *rng);
 void rails_flaps(struct options *options, struct rng *rng);
 void rails_cold(struct options *options, struct rng *rng);
 void rails_late(struct options *options, struct rng *rng);

@@ -638,6 +638,7 @@ static const struct scenario scenarios[] = {
     BOUNDED("rails-crosswise", rails_crosswise),
     BOUNDED("rails-oneway", rails_oneway),
     BOUNDED("rails-tangle", rails_tangle),
+    BOUNDED("rails-tangle-stops", rails_tangle_stops),
     BOUNDED("rails-flaps", rails_flaps),
     SCENARIO("rails-cold", rails_cold),
     BOUNDED("rails-late", rails_late),
