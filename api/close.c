@@ -3,8 +3,8 @@
  * Ending connections. A close is a command to the home engine thread, which passes it on to the other threads
  * (stripe.h): any number of connections close in the time of one. The last thread that uses a connection marks it over.
  * Then exactly one caller frees it: uccl_conn_close() or uccl_close(), which wait for the mark; whoever collects the
- * request of uccl_conn_close_async(); or, where nobody waits (`abandoned`), the next call that makes or ends a
- * connection.
+ * request of uccl_conn_close_async(), before uccl_close(); or, where nobody waits (`abandoned`), the next call that
+ * makes or ends a connection.
  */
 #include "objects.h"
 
@@ -51,6 +51,7 @@ static void conn_free(struct uccl_conn *conn)
     conn_unmap_ends(conn);
     put_conn_id(engine, conn->id);
     peer_put(&engine->peers, conn->peer);
+    conn->peer = NULL;         /* it may be gone: see the calls that look */
     conn->next = engine->kept; /* requests on a hung device still count here */
     engine->kept = conn;
     free_kept(engine);
@@ -78,7 +79,11 @@ void free_abandoned(struct uccl_engine *engine)
 
 void conn_closed(struct uccl_request *request)
 {
-    free_with_lock((struct uccl_conn *)((char *)request->stripes - offsetof(struct uccl_conn, stripes)));
+    struct uccl_engine *engine = request->thread->context; /* that of the connection, which may be gone */
+    pthread_mutex_lock(&engine->lock);
+    if (!engine->ending)
+        conn_free((struct uccl_conn *)((char *)request->stripes - offsetof(struct uccl_conn, stripes)));
+    pthread_mutex_unlock(&engine->lock);
 }
 
 /* ---- asking for the end ----------------------------------------------------------------------- */
@@ -222,6 +227,9 @@ UCCL_API int uccl_conn_close(uccl_conn *conn)
 void connections_end(struct uccl_engine *engine)
 {
     uint64_t until_ns = 0;
+    pthread_mutex_lock(&engine->lock);
+    engine->ending = true; /* threads that are leaving uccl_wait() free no connection any more */
+    pthread_mutex_unlock(&engine->lock);
     for (struct uccl_conn *conn = engine->conns; conn; conn = conn->next)
         post_close(conn, engine->params.linger_ms); /* all linger at the same time */
     while (engine->conns) {

@@ -278,6 +278,8 @@ UCCL_API int uccl_conn_peer(const uccl_conn *conn, char *out, size_t size)
         return UCCL_EINVAL;
     if (inherited(conn->engine))
         return UCCL_EFORKED;
+    if (!conn->peer) /* closed */
+        return UCCL_ECLOSED;
     CANCEL_LATER;
     char text[NETDEV_ADDRESS_TEXT];
     snprintf(out, size, "%s", netdev_address_text(&conn->address, text));
@@ -290,6 +292,8 @@ UCCL_API int uccl_conn_peer_id(const uccl_conn *conn, uint8_t out[16])
         return UCCL_EINVAL;
     if (inherited(conn->engine))
         return UCCL_EFORKED;
+    if (!conn->peer) /* closed */
+        return UCCL_ECLOSED;
     memcpy(out, conn->peer->engine_id, sizeof conn->peer->engine_id);
     return UCCL_OK;
 }
@@ -300,6 +304,8 @@ UCCL_API int uccl_conn_private(const uccl_conn *conn, void *out, size_t size)
         return UCCL_EINVAL;
     if (inherited(conn->engine))
         return UCCL_EFORKED;
+    if (!conn->peer) /* closed */
+        return UCCL_ECLOSED;
     size_t length = conn->private_bytes < size ? conn->private_bytes : size;
     if (length)
         memcpy(out, conn->private_data, length);

@@ -259,12 +259,16 @@ static void engine_forget(struct uccl_engine *engine)
     engine_destroy(engine);
 }
 
-/* Waits for threads that are leaving uccl_wait(): all requests are over, except those of a hung GPU. */
+/*
+ * Waits until threads have left uccl_wait(). All requests are over, except those of a hung GPU: who waits for these is
+ * sent away. The limit is for threads that have vanished inside the call.
+ */
 static void let_callers_go(struct uccl_engine *engine)
 {
-    enum { LEAVE_NS = NS_PER_S, NAP_NS = 20 * NS_PER_US };
-    uint64_t deadline_ns = clock_now_ns() + LEAVE_NS;
+    enum { NAP_NS = 20 * NS_PER_US };
+    uint64_t deadline_ns = clock_now_ns() + 10 * NS_PER_S;
     for (unsigned i = 0; i < engine->thread_count; i++) {
+        atomic_store(&engine->threads[i].dismisses, 1); /* pairs with the load in wait_and_collect() */
         while (atomic_load(&engine->threads[i].callers) && clock_now_ns() < deadline_ns) {
             struct timespec nap = {0, NAP_NS};
             nanosleep(&nap, NULL);

@@ -38,6 +38,7 @@ struct uccl_engine {
     struct peer_table peers;
     struct uccl_conn *conns;
     unsigned abandoned;            /* of them */
+    bool ending;                   /* uccl_close() frees all of them, and nobody else does */
     struct uccl_conn *kept;        /* closed, but a hung device keeps their requests */
     struct connecting *connecting; /* connects under way */
     struct uccl_listener *listeners;
@@ -169,7 +170,7 @@ void conn_unmap_ends(struct uccl_conn *conn);
 void conn_abandon(struct uccl_conn *conn);
 /* Frees abandoned connections that are over, and kept ones whose last request is. */
 void free_abandoned(struct uccl_engine *engine);
-/* A close request has completed: frees its connection. */
+/* A close request has completed: frees its connection, unless uccl_close() does. */
 void conn_closed(struct uccl_request *request);
 /* Closes and frees all connections. */
 void connections_end(struct uccl_engine *engine);

@@ -240,6 +240,8 @@ UCCL_API int uccl_import(uccl_conn *conn, const uint8_t ref[UCCL_REF_BYTES], ucc
     if (le_get(ref + AT_MAGIC, 2) != REF_MAGIC || ref[AT_VERSION] != REF_VERSION ||
         le_get(ref + AT_CRC, 4) != crc32c_best()(0, ref, AT_CRC))
         return UCCL_EINVAL;
+    if (!conn->peer) /* closed */
+        return UCCL_ECLOSED;
     if (!conn->stripes.onesided)
         return UCCL_ENOTSUP;
     if (memcmp(ref + AT_ENGINE, conn->peer->engine_id, REF_ENGINE_BYTES) != 0)
@@ -288,9 +290,10 @@ static int may_post(const struct uccl_conn *conn)
 {
     if (process_forked(conn->thread->process))
         return UCCL_EFORKED;
-    if (!conn->stripes.onesided)
-        return UCCL_ENOTSUP;
-    return atomic_load_explicit(&conn->status, memory_order_acquire);
+    int32_t status = atomic_load_explicit(&conn->status, memory_order_acquire);
+    if (status) /* first: a closed connection has no one-sided operations any more */
+        return status;
+    return conn->stripes.onesided ? UCCL_OK : UCCL_ENOTSUP;
 }
 
 static void count_users(const struct op *op, uint32_t by)

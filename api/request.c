@@ -6,12 +6,12 @@
 #include "base/race_point.h"
 #include "thread/payload.h"
 
-bool mr_covers(const struct uccl_mr *mr, const void *buffer, size_t length)
+bool mr_covers(const struct uccl_engine *engine, const struct uccl_mr *mr, const void *buffer, size_t length)
 {
     if (length == 0) /* no byte, no bounds */
         return true;
     uintptr_t from = (uintptr_t)buffer, begin = (uintptr_t)mr->address;
-    return from >= begin && length <= mr->length && from - begin <= mr->length - length;
+    return mr->engine == engine && from >= begin && length <= mr->length && from - begin <= mr->length - length;
 }
 
 /* Before the command: see `staged` in thread/state.h. */
@@ -55,7 +55,7 @@ static int request_post(struct uccl_conn *conn, struct uccl_request *request, en
 static int post_message(struct uccl_conn *conn, enum core_msg_kind kind, void *buffer, size_t length,
                         struct uccl_mr *mr, bool watched, uccl_request **out)
 {
-    if (!conn || !out || (!buffer && length) || (mr && !mr_covers(mr, buffer, length)))
+    if (!conn || !out || (!buffer && length) || (mr && !mr_covers(conn->engine, mr, buffer, length)))
         return UCCL_EINVAL;
     if (process_forked(conn->thread->process))
         return UCCL_EFORKED;
@@ -119,7 +119,7 @@ UCCL_API int uccl_recv_with_async(uccl_conn *conn, void *buffer, size_t length, 
                                   uccl_request **out)
 {
     bool watched = flags & UCCL_RECV_WATCHED;
-    if (!conn || !out || flags & ~(unsigned)UCCL_RECV_WATCHED || (mr && !mr_covers(mr, buffer, length)))
+    if (!conn || !out || flags & ~(unsigned)UCCL_RECV_WATCHED || (mr && !mr_covers(conn->engine, mr, buffer, length)))
         return UCCL_EINVAL;
     int error = watched ? may_watch(buffer, length, mr) : UCCL_OK;
     return error ? error : post_message(conn, CORE_RECV, buffer, length, mr, watched && length, out);
@@ -179,6 +179,8 @@ static int wait_and_collect(struct uccl_request *request, int timeout_ms, size_t
     atomic_fetch_add(&thread->callers, 1);
     for (;;) {
         uint64_t look_ns = cancel_look_ns(now_ns, deadline_ns);
+        bool dismissed =
+            atomic_load(&thread->dismisses); /* before the look: all but hung requests have ended by then */
         if (thread_wait_from(thread, &request->state, REQUEST_PENDING, now_ns, look_ns)) {
             status = request_collect(request, bytes);
             break;
@@ -186,6 +188,10 @@ static int wait_and_collect(struct uccl_request *request, int timeout_ms, size_t
         now_ns = clock_now_ns();
         if (now_ns >= deadline_ns)
             break;
+        if (dismissed) {
+            status = UCCL_ECANCELED;
+            break;
+        }
         pthread_cleanup_push(leave_thread, thread);
         CANCEL_HERE; /* the request stays pending */
         pthread_cleanup_pop(0);

@@ -80,6 +80,7 @@ struct engine_thread {
     _Alignas(64) _Atomic uint32_t completions; /* a futex: changes when waiters should look again */
     _Atomic uint32_t waiters;                  /* threads that sleep on it */
     _Atomic uint32_t callers;                  /* threads in uccl_wait(): uccl_close() waits until they have left */
+    _Atomic uint32_t dismisses;                /* they are to leave, though their requests are pending */
 
     int event_fd; /* of the engine; written to when armed */
     _Atomic uint32_t *event_armed;

@@ -11,7 +11,8 @@
  *   - Threads: any thread may call anything on any object. The caller must not close an object while another
  *     thread is inside a call on that object.
  *   - Lifetime: do not use a closed object. An engine remembers the last 64 connections, listeners and
- *     registrations that were closed; calls on these return UCCL_EINVAL or UCCL_ECLOSED.
+ *     registrations that were closed; calls on these return UCCL_EINVAL or UCCL_ECLOSED (uccl_conn_abort() and
+ *     uccl_listener_port(): 0).
  *   - Blocking: only calls with a `timeout_ms` block, and uccl_open() and the close calls, whose comments say for
  *     how long. `timeout_ms` < 0 waits without limit, 0 never blocks.
  *   - The library never prints to stdout, never exits, never aborts. Messages go to the log callback (default:
@@ -152,8 +153,8 @@ int uccl_open(const uccl_config *config, uccl_engine **out);
  * Closes every listener and connection of the engine, completes its requests with UCCL_ECANCELED, cancels its
  * never-blocking connects, joins its threads and frees all. Every handle that came from the engine is invalid
  * afterwards, requests included. Blocks for at most the linger time (UCCL_LINGER_MS) and a fifth of a second, or
- * some seconds more where a GPU does not complete its copies. Threads inside uccl_wait() leave it first; no other
- * call may be in progress.
+ * some seconds more where a GPU does not complete its copies. Threads inside uccl_wait() leave it first, with
+ * UCCL_ECANCELED where such a GPU keeps the request; no other call may be in progress.
  */
 int uccl_close(uccl_engine *engine);
 

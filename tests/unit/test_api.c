@@ -92,9 +92,14 @@ BOTH(api_engine, closed_objects_are_not_closed_again)
     uccl_mr *mr, *next;
     uccl_request *request;
     struct uccl_mr_info info;
+    uccl_export *exported;
+    uccl_remote *remote;
+    uint8_t ref[UCCL_REF_BYTES];
     char memory[64];
     uccl_set_log(log_nothing, NULL);
     pair_open(&pair, lend);
+    IS(uccl_reg_mr(pair.engine[1], memory, sizeof memory, UCCL_MEM_HOST, &mr), 0);
+    IS(uccl_export_mr(mr, memory, sizeof memory, UCCL_ACCESS_READ, ref, &exported), 0);
     IS(uccl_listen(pair.engine[1], 0, 0, &handle, &listener), 0);
     IS(uccl_reg_mr(pair.engine[0], memory, sizeof memory, UCCL_MEM_HOST, &mr), 0);
     IS(uccl_dereg_mr(mr), 0);
@@ -114,6 +119,16 @@ BOTH(api_engine, closed_objects_are_not_closed_again)
     IS(uccl_recv_async(pair.conn[0], memory, 1, NULL, &request), UCCL_ECLOSED);
     IS(uccl_flush(pair.conn[0], memory, 1, NULL, &request), UCCL_ECLOSED);
     IS(uccl_conn_status(pair.conn[0]), UCCL_ECLOSED);
+    IS(uccl_conn_abort(pair.conn[0]), 0);
+    IS(uccl_conn_peer(pair.conn[0], memory, sizeof memory), UCCL_ECLOSED);
+    IS(uccl_conn_private(pair.conn[0], memory, sizeof memory), UCCL_ECLOSED);
+    IS(uccl_conn_peer_id(pair.conn[0], (uint8_t *)memory), UCCL_ECLOSED); /* the peer may be gone */
+    IS(uccl_import(pair.conn[0], ref, &remote), UCCL_ECLOSED);
+    IS(uccl_write_async(pair.conn[0], NULL, 0, NULL, &request), UCCL_ECLOSED);
+    IS(uccl_read_async(pair.conn[0], NULL, 0, NULL, &request), UCCL_ECLOSED);
+    IS(uccl_notify_async(pair.conn[0], NULL, 0, &request), UCCL_ECLOSED);
+    IS(uccl_quiet_async(pair.conn[0], &request), UCCL_ECLOSED);
+    IS(uccl_fence(pair.conn[0]), UCCL_ECLOSED);
     exchange(conn[0], conn[1], 1000, 1);
     for (int i = 0; i < 200; i++) { /* what is kept is bounded */
         IS(uccl_dereg_mr(next), 0);

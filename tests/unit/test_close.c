@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Closes that are requests, and aborts (api/close.c), over whole engines. */
+#include "../await_callers.h"
 #include "api_pair.h"
 
 #include "../../api/objects.h"
@@ -256,6 +257,31 @@ BOTH(close, the_engine_ends_meanwhile)
         IS(uccl_close(pair.engine[0]), 0);
         IS(uccl_close(pair.engine[1]), 0);
     }
+}
+
+/* Threads wait for closes while the engine is closed: one of the two frees each connection. */
+BOTH(close, the_engine_ends_while_others_wait_for_closes)
+{
+    enum { CONNS = 12 };
+    struct pair pair;
+    static uint8_t buffer[LARGE];
+    pthread_t threads[CONNS];
+    struct waiter waiters[CONNS];
+    pair_open(&pair, lend);
+    for (unsigned i = 0; i < CONNS; i++) {
+        uccl_conn *conn[2];
+        connect_now(pair.engine[0], &pair.handle, pair.listener, conn);
+        post_send(conn[0], buffer, LARGE); /* nobody takes it: the close lingers */
+        waiters[i].request = close_async(conn[0]);
+        pthread_create(&threads[i], NULL, wait_in_thread, &waiters[i]);
+    }
+    await_callers(pair.engine[0], CONNS);
+    IS(uccl_close(pair.engine[0]), 0);
+    for (unsigned i = 0; i < CONNS; i++) {
+        pthread_join(threads[i], NULL);
+        IS(waiters[i].status, 0);
+    }
+    IS(uccl_close(pair.engine[1]), 0);
 }
 
 /* What one close has found out of a peer's silence, the next one need not wait for, for as long as it is news. */

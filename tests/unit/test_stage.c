@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Messages from and to device memory through the public API, over UDP (stage_pair.h). */
+#include "../await_callers.h"
 #include "stage_pair.h"
 
 #include "../../api/objects.h"
 #include "../param_defaults.h"
 #include "gpu/stage.h"
+
+#include <pthread.h>
 
 BOTH(stage, all_sizes_mmsg)
 {
@@ -314,6 +317,41 @@ Test(stage, hung_device, .timeout = 20, .exit_code = 7)
         if (fake.pins[i].memory)
             memset(fake.pins[i].memory, 1, fake.pins[i].length); /* as the device may still do */
     _exit(LEFT_ALL_WELL);                                        /* what is left to the device is a leak on purpose */
+}
+
+static _Atomic int waited; /* 1: nothing yet */
+
+static void *wait_without_end(void *request)
+{
+    waited = uccl_wait(request, -1, NULL);
+    return NULL;
+}
+
+/* Nor do threads that wait for such copies stay inside the engine. */
+Test(stage, hung_device_lets_callers_go, .timeout = 20, .exit_code = 7)
+{
+    enum { LENGTH = 600000, LEFT_ALL_WELL = 7 };
+    stage_open_pair("no", "64", "8", "mmsg", "2");
+    struct side from = side_make(pair.engine[0], true, LENGTH), to = side_make(pair.engine[1], false, LENGTH);
+    uccl_request *send, *recv;
+    pthread_t thread;
+    waited = 1;
+    fake.hold = true;
+    uccl_set_log(log_nothing, NULL);
+    IS(uccl_recv_async(pair.conn[1], to.memory, LENGTH, to.mr, &recv), 0);
+    IS(uccl_send_async(pair.conn[0], from.memory, LENGTH, from.mr, &send), 0);
+    pthread_create(&thread, NULL, wait_without_end, send);
+    await_callers(pair.engine[0], 1);
+    while (counter(0, "gpu_fetches") == 0)
+        sleep_us(1000);
+    IS(uccl_close(pair.engine[0]), 0);
+    for (uint64_t end_ms = now_ms() + 2000; waited == 1;) {
+        cr_assert_lt(now_ms(), end_ms, "it waits in an engine that is gone");
+        sleep_us(1000);
+    }
+    IS(waited, UCCL_ECANCELED);
+    pthread_join(thread, NULL);
+    _exit(LEFT_ALL_WELL);
 }
 
 /* A connection of whose requests a device lets go after it was closed is freed then. */
