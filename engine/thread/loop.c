@@ -212,6 +212,8 @@ static bool take_events(struct engine_thread *thread)
             thread->on_event(thread->context, &event);
         } else if (!request->staged.memory || stage_over(thread->stage, request))
             loop_request_ended(thread, request);
+        else
+            stripe_recall(thread, request);
     }
     if (thread->ones_due)
         onesided_flush(thread, false);

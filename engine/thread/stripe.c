@@ -477,6 +477,14 @@ static void recall(struct engine_thread *thread, struct uccl_request *part)
     finish_one(thread, part->parent);
 }
 
+void stripe_recall(struct engine_thread *thread, struct uccl_request *request)
+{
+    for (struct uccl_request *part = request->parts; part; part = part->next_part) {
+        if (part->to_part.waiting)
+            recall(thread, part);
+    }
+}
+
 static void part_ended(struct engine_thread *thread, struct uccl_request *part)
 {
     struct uccl_request *request = part->parent;
@@ -528,10 +536,9 @@ void stripe_ended(struct engine_thread *thread, struct uccl_request *request)
     bool sent = request->msg.kind == CORE_SEND && request->msg.status == UCCL_OK;
     if (request->msg.kind == CORE_SEND) /* no flow takes any more of it */
         atomic_store(&request->spread_bytes, request->msg.size_bytes);
+    stripe_recall(thread, request);
     for (struct uccl_request *part = request->parts; part; part = part->next_part) {
-        if (part->to_part.waiting)
-            recall(thread, part);
-        else if (!sent && atomic_load_explicit(&part->state, memory_order_acquire) == REQUEST_PENDING)
+        if (!sent && atomic_load_explicit(&part->state, memory_order_acquire) == REQUEST_PENDING)
             end_part(thread, request, part);
     }
     RACE_POINT();

@@ -134,6 +134,11 @@ void stripe_arrived(struct engine_thread *thread, struct uccl_request *request, 
 void stripe_look(struct engine_thread *thread, struct uccl_request *request, uint64_t now_ns);
 /* COMMAND_CANCEL of a pending request: the application cancels it, or a part has ended early. */
 void stripe_cancel(struct engine_thread *thread, struct uccl_request *request, uint64_t now_ns);
+/*
+ * CORE_EVENT_MSG of a request whose copies go on: takes back its parts that wait for room in a ring. They have done
+ * nothing, and the connection may be gone before the copies have ended.
+ */
+void stripe_recall(struct engine_thread *thread, struct uccl_request *request);
 /* CORE_EVENT_MSG of a request or of a part. */
 void stripe_ended(struct engine_thread *thread, struct uccl_request *request);
 /* A request with staged memory or parts has ended, and so have its parts: completes it. */

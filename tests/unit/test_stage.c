@@ -319,6 +319,45 @@ Test(stage, hung_device, .timeout = 20, .exit_code = 7)
     _exit(LEFT_ALL_WELL);                                        /* what is left to the device is a leak on purpose */
 }
 
+/* A command that stops a thread until the test lets it go. */
+struct stop {
+    struct thread_call call;
+    _Atomic bool holds, there;
+};
+
+static void stand(struct engine_thread *thread, void *argument)
+{
+    struct stop *stop = argument;
+    (void)thread;
+    for (stop->there = true; stop->holds;)
+        sleep_us(100);
+}
+
+static void stop_at(struct stop *stop, struct engine_thread *thread)
+{
+    stop->holds = true;
+    stop->call = (struct thread_call){.run = stand, .argument = stop};
+    cr_assert(thread_post(thread, COMMAND_CALL, &stop->call));
+}
+
+static void await_stop(const struct stop *stop)
+{
+    while (!stop->there)
+        sleep_us(100);
+}
+
+static void let_go(struct stop *stop)
+{
+    stop->holds = false;
+}
+
+static void do_nothing(struct engine_thread *thread, void *argument)
+{
+    (void)thread, (void)argument;
+}
+
+static struct thread_call nothing = {.run = do_nothing};
+
 static _Atomic int waited; /* 1: nothing yet */
 
 static void *wait_without_end(void *request)
@@ -378,6 +417,59 @@ Test(stage, a_device_outlasts_a_connection, .timeout = TIMEOUT_S)
     side_free(&to);
     connect_now(pair.engine[0], &pair.handle, pair.listener, pair.conn);
     cr_assert_null(pair.engine[0]->kept);
+    stage_close_pair();
+}
+
+static void *close_conn(void *conn)
+{
+    IS(uccl_conn_close(conn), 0);
+    return NULL;
+}
+
+/*
+ * A part is on its way to a thread whose ring is full when its connection is closed. Copies hang, so the request
+ * outlasts the connection: the part must not.
+ */
+Test(stage, a_part_does_not_outlast_its_connection, .timeout = TIMEOUT_S)
+{
+    enum { LENGTH = 600000 };
+    struct stop stops[3] = {0};
+    setenv("UCCL_RING_ENTRIES", "16", 1);
+    setenv("UCCL_STRIPE_MIN_KB", "64", 1);
+    stage_open_pair("no", "64", "8", "mmsg", "2");
+    struct side from = side_make(pair.engine[0], false, LENGTH), to = side_make(pair.engine[1], true, LENGTH);
+    struct stripe_set *stripes = &pair.conn[1]->stripes;
+    struct engine_thread *home = stripes->at[0].thread, *other = stripes->at[1].thread;
+    uccl_request *recv, *send;
+    pthread_t closer;
+    fake.hold = true;
+    stop_at(&stops[0], other);
+    await_stop(&stops[0]);
+    stop_at(&stops[1], other);
+    while (thread_post(other, COMMAND_CALL, &nothing))
+        ;
+    IS(uccl_recv_async(pair.conn[1], to.memory, LENGTH, to.mr, &recv), 0);
+    IS(uccl_send_async(pair.conn[0], from.memory, LENGTH, from.mr, &send), 0);
+    while (counter(1, "gpu_uploads") == 0)
+        sleep_us(1000);
+    pthread_create(&closer, NULL, close_conn, pair.conn[1]);
+    while (!stripes->at[1].to_close.waiting) /* its home end is closed */
+        sleep_us(1000);
+    let_go(&stops[0]);
+    await_stop(&stops[1]);
+    while (stripes->at[1].to_close.waiting) /* there was room for that */
+        sleep_us(1000);
+    stop_at(&stops[2], home);
+    await_stop(&stops[2]);
+    let_go(&stops[1]);
+    pthread_join(closer, NULL);
+    let_go(&stops[2]);
+    sleep_us(50000);
+    fake.hold = false;
+    end_of(recv, UCCL_ECANCELED);
+    end_of(send, UCCL_ECLOSED);
+    side_free(&from);
+    side_free(&to);
     stage_close_pair();
 }
 
