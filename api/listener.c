@@ -12,6 +12,7 @@
 #include "objects.h"
 
 #include "base/fault.h"
+#include "base/futex.h"
 #include "base/log.h"
 #include "boot/bootstrap.h"
 #include "handle.h"
@@ -49,6 +50,8 @@ struct accepting {
     uint64_t source; /* the client's IPv4 address, or the first half of its IPv6 address */
 };
 
+enum turn { TURN_FREE, TURN_TAKEN, TURN_AWAITED }; /* AWAITED: taken, and others may wait for it */
+
 struct uccl_listener {
     struct uccl_listener *next;
     struct uccl_engine *engine;
@@ -56,7 +59,7 @@ struct uccl_listener {
     uint16_t port;
     uint64_t nonce; /* in its handle and in its HELLOs; not 0 */
     struct conn_wishes wishes;
-    pthread_mutex_t lock; /* one thread accepts at a time */
+    _Atomic uint32_t turn; /* one thread accepts at a time: enum turn; a futex */
     bool closed;
     int fault; /* of the last accept() though a client waits: try again later; 0: none */
     unsigned count;
@@ -189,7 +192,6 @@ UCCL_API int uccl_listen_with(uccl_engine *engine, int device, uint16_t port, co
     listener->engine = engine;
     listener->wishes = wishes;
     listener->port = ntohs(*address_port(&bound));
-    pthread_mutex_init(&listener->lock, NULL);
     handle_put(handle, listener->nonce, htons(listener->port), offered, (unsigned)count);
     pthread_mutex_lock(&engine->lock);
     listener->next = engine->listeners;
@@ -522,26 +524,32 @@ static void wait_for_sockets(struct uccl_listener *listener, uint64_t deadline_n
     poll(fds, count, clock_poll_ms(deadline_ns));
 }
 
-static void listener_unlock(void *listener)
+static bool take_turn(struct uccl_listener *listener)
 {
-    pthread_mutex_unlock(&((struct uccl_listener *)listener)->lock);
+    uint32_t free = TURN_FREE;
+    return atomic_compare_exchange_strong(&listener->turn, &free, TURN_TAKEN);
 }
 
-/* Waits behind other threads that accept. 0: locked. `cancel_state_` is that of CANCEL_LATER. */
-static int lock_until(struct uccl_listener *listener, uint64_t deadline_ns, int cancel_state_)
+static void end_turn(void *argument)
 {
-    for (;;) {
-        uint64_t now_ns = clock_now_ns(), wait_ns = cancel_look_ns(now_ns, deadline_ns) - now_ns;
-        struct timespec until;
-        clock_gettime(CLOCK_REALTIME, &until);
-        uint64_t sum_ns = (uint64_t)until.tv_nsec + (now_ns < deadline_ns ? wait_ns : 0);
-        until.tv_sec += (time_t)(sum_ns / NS_PER_S);
-        until.tv_nsec = (long)(sum_ns % NS_PER_S);
-        int error = pthread_mutex_timedlock(&listener->lock, &until);
-        if (error != ETIMEDOUT || now_ns >= deadline_ns)
-            return error;
+    struct uccl_listener *listener = argument;
+    if (atomic_exchange(&listener->turn, TURN_FREE) == TURN_AWAITED)
+        futex_wake(&listener->turn, 1);
+}
+
+/* Waits behind other threads that accept. False: time is up. `cancel_state_` is that of CANCEL_LATER. */
+static bool await_turn(struct uccl_listener *listener, uint64_t deadline_ns, int cancel_state_)
+{
+    if (take_turn(listener))
+        return true;
+    while (atomic_exchange(&listener->turn, TURN_AWAITED) != TURN_FREE) {
+        uint64_t now_ns = clock_now_ns();
+        if (now_ns >= deadline_ns)
+            return false;
         CANCEL_HERE;
+        futex_wait(&listener->turn, TURN_AWAITED, cancel_look_ns(now_ns, deadline_ns) - now_ns);
     }
+    return true;
 }
 
 UCCL_API int uccl_accept(uccl_listener *listener, int timeout_ms, uccl_conn **out)
@@ -554,9 +562,7 @@ UCCL_API int uccl_accept(uccl_listener *listener, int timeout_ms, uccl_conn **ou
         return UCCL_EINVAL;
     CANCEL_LATER;
     uint64_t deadline_ns = clock_deadline_ns(clock_now_ns(), timeout_ms);
-    int error =
-        timeout_ms == 0 ? pthread_mutex_trylock(&listener->lock) : lock_until(listener, deadline_ns, cancel_state_);
-    if (error)
+    if (!(timeout_ms == 0 ? take_turn(listener) : await_turn(listener, deadline_ns, cancel_state_)))
         return timeout_ms == 0 ? UCCL_EAGAIN : UCCL_ETIMEDOUT;
     struct uccl_conn *conn;
     bool exhausted;
@@ -571,12 +577,12 @@ UCCL_API int uccl_accept(uccl_listener *listener, int timeout_ms, uccl_conn **ou
         uint64_t look_ns = cancel_look_ns(clock_now_ns(), deadline_ns);
         wait_for_sockets(listener, look_ns);
         if (look_ns < deadline_ns && clock_now_ns() >= look_ns) {
-            pthread_cleanup_push(listener_unlock, listener);
+            pthread_cleanup_push(end_turn, listener);
             CANCEL_HERE;
             pthread_cleanup_pop(0);
         }
     }
-    pthread_mutex_unlock(&listener->lock);
+    end_turn(listener);
     if (!conn)
         return exhausted ? UCCL_ENOMEM : timeout_ms == 0 ? UCCL_EAGAIN : UCCL_ETIMEDOUT;
     *out = conn;
@@ -633,7 +639,6 @@ UCCL_API int uccl_listener_close(uccl_listener *listener)
         refuse(&listener->accepting[i]);
     accepting_free(&listener->newcomer);
     close(listener->fd);
-    pthread_mutex_destroy(&listener->lock);
     pthread_mutex_lock(&engine->lock);
     keep_closed(engine, listener);
     pthread_mutex_unlock(&engine->lock);

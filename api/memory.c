@@ -187,7 +187,7 @@ static bool is_written_directly(const uccl_conn *conn, const uccl_mr *mr)
 
 UCCL_API int uccl_flush(uccl_conn *conn, void *buffer, size_t length, uccl_mr *mr, uccl_request **out)
 {
-    if (!conn || !out || (!buffer && length) || (mr && !mr_covers(mr, buffer, length)))
+    if (!conn || !out || (!buffer && length) || (mr && !mr_covers(conn->engine, mr, buffer, length)))
         return UCCL_EINVAL;
     if (inherited(conn->engine))
         return UCCL_EFORKED;

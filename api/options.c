@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
+enum { OPTIONS_BYTES_MAX = 4096 }; /* no version has as many; who has not set `size` may say anything */
+
 /*
  * Copies the fields that the caller's version of the struct has. A later version may have more: those must be 0, since
  * a wish must not go unnoticed.
@@ -15,7 +17,8 @@ static bool copy_known(const struct uccl_conn_options *options, struct uccl_conn
 {
     const uint8_t *bytes = (const uint8_t *)options;
     memset(out, 0, sizeof *out);
-    if (options->size < offsetof(struct uccl_conn_options, thread) + sizeof options->thread)
+    if (options->size < offsetof(struct uccl_conn_options, thread) + sizeof options->thread ||
+        options->size > OPTIONS_BYTES_MAX)
         return false;
     for (size_t i = sizeof *out; i < options->size; i++) {
         if (bytes[i])

@@ -73,7 +73,7 @@ static inline void cancel_look(int before)
 /* When a wait next looks for a cancellation, or ends. */
 static inline uint64_t cancel_look_ns(uint64_t now_ns, uint64_t deadline_ns)
 {
-    return deadline_ns - now_ns > CANCEL_LOOK_NS ? now_ns + CANCEL_LOOK_NS : deadline_ns;
+    return deadline_ns > now_ns + CANCEL_LOOK_NS ? now_ns + CANCEL_LOOK_NS : deadline_ns; /* may have passed */
 }
 
 #endif

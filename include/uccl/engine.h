@@ -26,6 +26,7 @@
  *     points, and check every fifth of a second: the request then stays pending and valid, and no connection
  *     has been taken. PTHREAD_CANCEL_ASYNCHRONOUS must be off. Between calls a thread may end in any way.
  *   - exit(): a thread may call exit() while others are inside calls. Engines need not be closed before.
+ *   - dlclose(): close all engines before, since their threads run the library's code.
  *   - fork(): calls that take no object work in the child, and the child may open its own engines. The child may
  *     also use an inherited uccl_config, and an inherited handle without a connect under way: both are plain
  *     memory. Calls on other inherited objects return UCCL_EFORKED (uccl_listener_port() returns 0) and change
@@ -90,7 +91,10 @@ const char *uccl_build_info(void);
 
 enum uccl_log_level { UCCL_LOG_NONE = 0, UCCL_LOG_ERROR = 1, UCCL_LOG_WARN = 2, UCCL_LOG_INFO = 3, UCCL_LOG_DEBUG = 4 };
 
-/* The library calls it from any thread, possibly several at once. `text` has no newline; it is valid for the call. */
+/*
+ * The library calls it from any thread, possibly several at once, and may hold locks: it may call only uccl_set_log()
+ * and what a signal handler may. `text` has no newline; it is valid for the call.
+ */
 typedef void (*uccl_log_fn)(void *user, enum uccl_log_level level, const char *text);
 
 /*
@@ -492,7 +496,7 @@ int uccl_dereg_mr(uccl_mr *mr);
 /*
  * Post the next send or receive of a connection. Send k of one side matches receive k of the other, in the order in
  * which the calls took effect. The engine owns the buffer until the request completes. `mr` may be NULL for host
- * memory. `length` may be 0: then `buffer` may be anything, in `mr` or not.
+ * memory; else it is one of the connection's engine. `length` may be 0: then `buffer` may be anything, in `mr` or not.
  *   GPU memory: the work that writes a send's data must have completed before the call. After a receive has completed
  *   and been flushed (uccl_flush()), work submitted to the GPU sees its data.
  *   A send completes when the peer's receive has all its bytes.
@@ -561,7 +565,7 @@ int uccl_flush(uccl_conn *conn, void *buffer, size_t length, uccl_mr *mr, uccl_r
 /*
  * uccl_event_fd() returns a descriptor that becomes readable when a request of the engine completes after
  * uccl_event_arm(). Arm, test all requests, then poll the descriptor, in this order. The engine owns the descriptor:
- * never read or close it. Arming clears it.
+ * never read or close it. Arming clears it: one thread at a time may arm and poll, or one takes another's wake-up.
  */
 int uccl_event_fd(uccl_engine *engine);
 int uccl_event_arm(uccl_engine *engine);

@@ -499,20 +499,6 @@ int sim_mutex_lock(pthread_mutex_t *mutex)
     return 0;
 }
 
-int sim_mutex_timedlock(pthread_mutex_t *mutex, const struct timespec *until)
-{
-    uint64_t until_ns = (uint64_t)until->tv_sec * 1000000000u + (uint64_t)until->tv_nsec;
-    uint64_t now_ns = machine_clock_ns(machine.current->process, machine.now_ns);
-    uint64_t true_ns = machine_deadline(until_ns > now_ns ? until_ns - now_ns : 0);
-    while (sim_mutex_trylock(mutex)) {
-        if (machine.now_ns >= true_ns)
-            return ETIMEDOUT;
-        if (*(int *)mutex)
-            machine_park(mutex, true_ns);
-    }
-    return 0;
-}
-
 int sim_mutex_unlock(pthread_mutex_t *mutex)
 {
     *(int *)mutex = 0;

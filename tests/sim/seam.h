@@ -45,7 +45,6 @@ int sim_mutex_init(pthread_mutex_t *mutex, const pthread_mutexattr_t *attributes
 int sim_mutex_destroy(pthread_mutex_t *mutex);
 int sim_mutex_lock(pthread_mutex_t *mutex);
 int sim_mutex_trylock(pthread_mutex_t *mutex);
-int sim_mutex_timedlock(pthread_mutex_t *mutex, const struct timespec *until);
 int sim_mutex_unlock(pthread_mutex_t *mutex);
 void *sim_malloc(size_t bytes);
 void *sim_calloc(size_t count, size_t bytes);
@@ -92,7 +91,6 @@ int sim_close(int fd);
 #define pthread_mutex_destroy sim_mutex_destroy
 #define pthread_mutex_lock sim_mutex_lock
 #define pthread_mutex_trylock sim_mutex_trylock
-#define pthread_mutex_timedlock sim_mutex_timedlock
 #define pthread_mutex_unlock sim_mutex_unlock
 #define malloc sim_malloc
 #define calloc sim_calloc

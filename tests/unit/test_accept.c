@@ -1,15 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Several threads that accept on one listener: each waits for its own time, and all connections find one of them. */
 #include "api_pair.h"
+#include "base/process.h"
 #include "logged.h"
+#include "wrapped_syscall.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <linux/futex.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sys/syscall.h>
 
 /* How often a thread looks: whoever waits does not do so all the time. */
-static _Thread_local unsigned looks;
+static _Thread_local unsigned looks, wakes; /* wakes: of other threads */
 
 int __real_poll(struct pollfd *fds, nfds_t count, int timeout_ms);
 int __wrap_poll(struct pollfd *fds, nfds_t count, int timeout_ms);
@@ -19,12 +23,22 @@ int __wrap_poll(struct pollfd *fds, nfds_t count, int timeout_ms)
     return __real_poll(fds, count, timeout_ms);
 }
 
-int __real_pthread_mutex_timedlock(pthread_mutex_t *mutex, const struct timespec *until);
-int __wrap_pthread_mutex_timedlock(pthread_mutex_t *mutex, const struct timespec *until);
-int __wrap_pthread_mutex_timedlock(pthread_mutex_t *mutex, const struct timespec *until)
+static bool on_syscall(long number, const long argument[6])
 {
-    looks++;
-    return __real_pthread_mutex_timedlock(mutex, until);
+    looks += number == SYS_futex && argument[1] == FUTEX_WAIT_PRIVATE;
+    wakes += number == SYS_futex && argument[1] == FUTEX_WAKE_PRIVATE;
+    return false;
+}
+
+/* Somebody sets the clock of the day back by an hour after each look at it: no wait may depend on it. */
+int __real_clock_gettime(clockid_t clock, struct timespec *out);
+int __wrap_clock_gettime(clockid_t clock, struct timespec *out);
+int __wrap_clock_gettime(clockid_t clock, struct timespec *out)
+{
+    int result = __real_clock_gettime(clock, out);
+    if (clock == CLOCK_REALTIME)
+        out->tv_sec += 3600;
+    return result;
 }
 
 enum { LOOKS_MOST = 20 }; /* in a tenth of a second */
@@ -37,7 +51,7 @@ struct acceptor {
     int result;
     uccl_conn *conn;
     uint64_t took_ms;
-    unsigned looks;
+    unsigned looks, wakes;
 };
 
 static void *accept_one(void *argument)
@@ -48,6 +62,7 @@ static void *accept_one(void *argument)
     acceptor->result = uccl_accept(acceptor->listener, acceptor->timeout_ms, &acceptor->conn);
     acceptor->took_ms = now_ms() - since_ms;
     acceptor->looks = looks;
+    acceptor->wakes = wakes;
     return NULL;
 }
 
@@ -116,6 +131,14 @@ Test(accept, who_waits_for_room_goes_with_the_listener, .timeout = TIMEOUT_S)
     IS(uccl_close(engine), 0);
 }
 
+Test(accept, a_time_that_has_passed_is_over)
+{
+    cr_assert_eq(cancel_look_ns(100, 50), 50);
+    cr_assert_eq(cancel_look_ns(100, 100), 100);
+    cr_assert_eq(cancel_look_ns(100, 100 + CANCEL_LOOK_NS), 100 + CANCEL_LOOK_NS);
+    cr_assert_eq(cancel_look_ns(100, UINT64_MAX), 100 + CANCEL_LOOK_NS);
+}
+
 BOTH(accept, the_second_waits_for_its_time)
 {
     enum { SHORT_MS = 60 };
@@ -139,6 +162,28 @@ BOTH(accept, the_second_waits_for_its_time)
     exchange(conn, first.conn, 1000, 1);
     IS(uccl_close(client), 0);
     IS(uccl_close(server), 0);
+}
+
+/* Whoever waits for its turn is told, and does not find out by looking. */
+Test(accept, the_next_is_woken, .timeout = TIMEOUT_S)
+{
+    struct acceptor acceptors[2];
+    struct uccl_handle handle;
+    uccl_listener *listener;
+    uccl_engine *engine = open_engine("no", NULL);
+    IS(uccl_listen(engine, 0, 0, &handle, &listener), 0);
+    begin(&acceptors[0], listener, 5);
+    pthread_join(acceptors[0].pthread, NULL);
+    cr_assert_eq(acceptors[0].wakes, 0, "nobody waits");
+    begin(&acceptors[0], listener, 500);
+    sleep_us(20000); /* so that whoever comes now is the second */
+    begin(&acceptors[1], listener, 1000);
+    for (unsigned i = 0; i < 2; i++) {
+        pthread_join(acceptors[i].pthread, NULL);
+        IS(acceptors[i].result, UCCL_ETIMEDOUT);
+    }
+    cr_assert_eq(acceptors[0].wakes, 1);
+    IS(uccl_close(engine), 0);
 }
 
 BOTH(accept, whoever_times_out_lets_others_in)

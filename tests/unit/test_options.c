@@ -3,6 +3,8 @@
 #include "logged.h"
 #include "played.h"
 
+#include <sys/mman.h>
+
 TestSuite(options, .timeout = TIMEOUT_S);
 
 static const struct uccl_conn_options NONE = {.size = sizeof NONE};
@@ -213,6 +215,11 @@ Test(options, bad_ones_are_refused)
     newer.options.size = sizeof newer;
     newer.later = UINT64_C(1) << 63;
     refused(engine, &handle, &newer.options, "size");
+    uint8_t *pages = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    IS(mprotect(pages + 4096, 4096, PROT_NONE), 0); /* nothing but zeros, then nothing at all */
+    ((struct uccl_conn_options *)pages)->size = SIZE_MAX;
+    refused(engine, &handle, (struct uccl_conn_options *)pages, "size");
+    munmap(pages, 8192);
     bad = NONE;
     bad.thread = 3;
     refused(engine, &handle, &bad, "thread");
