@@ -346,17 +346,8 @@ static void await_stop(const struct stop *stop)
         sleep_us(100);
 }
 
-static void let_go(struct stop *stop)
-{
-    stop->holds = false;
-}
-
-static void do_nothing(struct engine_thread *thread, void *argument)
-{
-    (void)thread, (void)argument;
-}
-
-static struct thread_call nothing = {.run = do_nothing};
+static struct stop open_stop;
+static struct thread_call nothing = {.run = stand, .argument = &open_stop};
 
 static _Atomic int waited; /* 1: nothing yet */
 
@@ -455,15 +446,15 @@ Test(stage, a_part_does_not_outlast_its_connection, .timeout = TIMEOUT_S)
     pthread_create(&closer, NULL, close_conn, pair.conn[1]);
     while (!stripes->at[1].to_close.waiting) /* its home end is closed */
         sleep_us(1000);
-    let_go(&stops[0]);
+    stops[0].holds = false;
     await_stop(&stops[1]);
     while (stripes->at[1].to_close.waiting) /* there was room for that */
         sleep_us(1000);
     stop_at(&stops[2], home);
     await_stop(&stops[2]);
-    let_go(&stops[1]);
+    stops[1].holds = false;
     pthread_join(closer, NULL);
-    let_go(&stops[2]);
+    stops[2].holds = false;
     sleep_us(50000);
     fake.hold = false;
     end_of(recv, UCCL_ECANCELED);
