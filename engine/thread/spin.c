@@ -4,7 +4,7 @@
 #include "core/units.h"
 
 #define SLICE_NS (500 * NS_PER_US) /* between two looks: another thread had the core */
-#define REST_MIN_NS (100 * NS_PER_MS)
+#define REST_MIN_NS (5 * NS_PER_MS)
 #define REST_MAX_NS (2 * NS_PER_S)
 
 /* Whether the core was lost since the last look. */

@@ -2,7 +2,7 @@
 /*
  * How long whoever has found no work looks for some before it sleeps: UCCL_SPIN_US. On a core that others want this
  * costs more than it saves: they get the core for a time slice, a millisecond and more, where the kernel would run one
- * that sleeps as soon as it is woken. So whoever has lost its core while it span sleeps at once for a while: 100 ms,
+ * that sleeps as soon as it is woken. So whoever has lost its core while it span sleeps at once for a while: 5 ms,
  * and twice as long each time that it loses the core again soon, up to two seconds.
  *
  * Thread: the engine's owner.
