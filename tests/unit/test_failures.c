@@ -439,6 +439,7 @@ static bool connection_follows(uccl_conn *conn, int status)
 EACH_MODE(failures, failing_for_good)
 {
     begin(mode);
+    backend = "udp"; /* TCP would carry on where datagrams do not leave */
     dead_peer_ms = "500";
     for (size_t i = 0; i < sizeof lasting_rows / sizeof *lasting_rows; i++) {
         for (enum side side = CLIENT; side <= SERVER && lasting_rows[i].modes[mode]; side++) {

@@ -48,7 +48,8 @@ struct world {
     codes accepts; /* what the accepts ended with, but "none yet" */
 };
 
-static const char *dead_peer_ms = "10000", *linger_ms = "300"; /* of what is opened from now on */
+/* of what is opened from now on */
+static const char *backend = "auto", *dead_peer_ms = "10000", *linger_ms = "300";
 
 static inline int try_open(enum mode mode, enum side side, uccl_engine **out)
 {
@@ -59,6 +60,7 @@ static inline int try_open(enum mode mode, enum side side, uccl_engine **out)
     IS(uccl_config_create(&config), 0);
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
         IS(uccl_config_set(config, settings[i][0], settings[i][1]), 0);
+    IS(uccl_config_set(config, "BACKEND", backend), 0);
     IS(uccl_config_set(config, "LEND", modes[mode].lend), 0);
     IS(uccl_config_set(config, "UDP_IO", modes[mode].io), 0);
     acting = side;

@@ -7,7 +7,7 @@
 # Software emulation moves about ten megabytes a second: every check moves a few.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/../integration/lib.sh"
-plan 133 81
+plan 133 78
 [ "${VM_ONLY:-*}" = "*" ] || planned=
 
 link=$SOURCE/tests/vm/link.sh
@@ -27,6 +27,10 @@ done
 # the NIC repairs, and engines see nothing of it
 repetitions+=("rc: sizes, 1% loss" "rc: one-sided, write, 1% loss" "rc: one-sided, read, 1% loss" "rc: reordering"
     "rc: duplicates")
+
+# a post to a device that goes down at this very moment may never come back: the driver of Linux 6.1 tries to send for
+# ever with its processor's softirqs off, for which the device's going down waits
+repetitions+=("*: one of two ports goes down and up")
 
 # guest NAME COMMAND...: as check(), over a link without faults
 guest() {
