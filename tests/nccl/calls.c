@@ -15,8 +15,6 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 
-enum { CASE_S = 60 };
-
 static const char *rccl_path;
 
 /* Each field of the properties of each version, whatever stood there. */
@@ -754,19 +752,7 @@ int main(int argc, char **argv)
             printf("ok %u - %s # SKIP sanitizers do not take forks of threads\n", i + 1, CASES[i].name);
             continue;
         }
-        fflush(stdout);
-        pid_t child = fork();
-        if (child == 0) {
-            alarm(CASE_S);
-            CASES[i].run();
-            exit(0);
-        }
-        int status = -1;
-        waitpid(child, &status, 0);
-        printf("%sok %u - %s\n", status == 0 ? "" : "not ", i + 1, CASES[i].name);
-        if (status != 0)
-            printf("# status %#x\n", (unsigned)status);
-        failed += status != 0;
+        failed += !run_case(i + 1, CASES[i].name, CASES[i].run);
     }
     return failed != 0;
 }

@@ -5,13 +5,32 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdarg.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <time.h>
 
 enum { SOON_MS = 20000, SETTLED_MS = 5000 };
 
 const char *plugin_path;
+
+bool run_case(unsigned number, const char *name, void (*run)(void))
+{
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(CASE_S);
+        run();
+        exit(0);
+    }
+    int status = -1;
+    waitpid(child, &status, 0);
+    printf("%sok %u - %s\n", status == 0 ? "" : "not ", number, name);
+    if (status != 0)
+        printf("# status %#x\n", (unsigned)status);
+    return status == 0;
+}
 
 /* ---- what is logged --------------------------------------------------------------------------- */
 

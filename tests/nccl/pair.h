@@ -32,6 +32,10 @@
 
 enum { LINES_MAX = 256, LINE_BYTES = 512 };
 
+enum { CASE_S = 60 }; /* most that a case takes */
+/* Runs a case in a process of its own, and prints its line of TAP. False: it failed. */
+bool run_case(unsigned number, const char *name, void (*run)(void));
+
 extern const char *plugin_path;
 
 /* What the plugin has logged; NCCL's logger. */
