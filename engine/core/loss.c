@@ -2,7 +2,10 @@
 #include "core/loss.h"
 #include "core/state.h"
 
-enum { RTO_BACKOFF_MAX = 16, TIMEOUTS_TO_WANT = 5 }; /* connections, which may pass where datagrams do not */
+enum {
+    RTO_BACKOFF_MAX = 16,
+    TIMEOUTS_TO_WANT = 5, /* in a row: connections, which may get through where datagrams do not */
+};
 
 void loss_init(struct rail *rail)
 {

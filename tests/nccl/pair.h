@@ -32,6 +32,8 @@
 
 enum { LINES_MAX = 256, LINE_BYTES = 512 };
 
+/* Cases of this plugin follow, over UDP on loopback: prints the plan of TAP. */
+void begin_cases(const char *plugin, unsigned count);
 enum { CASE_S = 60 }; /* most that a case takes */
 /* Runs a case in a process of its own, and prints its line of TAP. False: it failed. */
 bool run_case(unsigned number, const char *name, void (*run)(void));

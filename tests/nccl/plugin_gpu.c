@@ -176,12 +176,8 @@ int main(int argc, char **argv)
     unsigned failed = 0, count = sizeof CASES / sizeof CASES[0];
     if (argc < 3)
         return 2;
-    plugin_path = argv[1];
     stand_in_path = argv[2];
-    setenv("UCCL_SOCKET_IFNAME", "=lo", 1);
-    setenv("UCCL_BACKEND", "udp", 1);
-    setenv("UCCL_LINGER_MS", "500", 1);
-    printf("1..%u\n", count);
+    begin_cases(argv[1], count);
     for (unsigned i = 0; i < count; i++)
         failed += !run_case(i + 1, CASES[i].name, CASES[i].run);
     return failed != 0;

@@ -101,11 +101,8 @@ int main(int argc, char **argv)
     unsigned count = sizeof CASES / sizeof CASES[0];
     if (argc < 2)
         return 2;
-    plugin_path = argv[1];
-    setenv("UCCL_SOCKET_IFNAME", "=lo", 1);
-    setenv("UCCL_BACKEND", "udp", 1);
     unsetenv("NCCL_NET");
-    printf("1..%u\n", count);
+    begin_cases(argv[1], count);
     for (unsigned i = 0; i < count; i++) {
         CASES[i].run();
         printf("ok %u - %s\n", i + 1, CASES[i].name);
