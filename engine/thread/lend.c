@@ -55,12 +55,10 @@ static inline void relax(struct engine_thread *thread)
 #endif
 }
 
-static inline void found_work(struct engine_thread *thread)
+static inline void found_work(struct engine_thread *thread, uint64_t spin_ns)
 {
-    if (thread->spin.seen_ns)
-        spin_ends(&thread->spin, thread_now_ns(thread));
-    else
-        spin_begin(&thread->spin);
+    if (thread->spin.idle_ns)
+        spin_ends(&thread->spin, spin_ns, thread_now_ns(thread));
 }
 
 /*
@@ -161,7 +159,7 @@ void lend_serve(struct engine_thread *thread)
             spin_begin(&thread->spin); /* at least one round before the next lease: requests to lend may never cease */
         }
         if (loop_round(thread)) {
-            found_work(thread);
+            found_work(thread, spin_ns);
             continue;
         }
         if (spin_goes_on(&thread->spin, spin_ns, thread_now_ns(thread)))
@@ -239,7 +237,7 @@ static void drive(struct engine_thread *thread, const _Atomic uint32_t *word, ui
     COUNT(thread->counters, lends, 1);
     while (atomic_load_explicit(word, memory_order_acquire) == value && may_lend(thread)) {
         if (loop_round(thread)) {
-            found_work(thread);
+            found_work(thread, spin_ns);
             if (deadline_ns != UINT64_MAX && thread_now_ns(thread) >= deadline_ns)
                 return; /* others may keep the engine busy without end */
             continue;

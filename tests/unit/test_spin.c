@@ -26,7 +26,7 @@ static void lose(struct spin *spin, uint64_t *now_ns, bool work)
     cr_assert(spin_goes_on(spin, MOST_NS, *now_ns));
     *now_ns += LOST_NS;
     if (work)
-        spin_ends(spin, *now_ns);
+        spin_ends(spin, MOST_NS, *now_ns);
     else
         cr_assert_not(spin_goes_on(spin, MOST_NS, *now_ns));
 }
@@ -58,7 +58,53 @@ Test(spin, work_begins_it_anew)
     for (unsigned i = 0; i < 1000; i++, now_ns += LOOK_NS) {
         cr_assert(spin_goes_on(&spin, MOST_NS, now_ns));
         if (i % 40 == 39)
-            spin_ends(&spin, now_ns);
+            spin_ends(&spin, MOST_NS, now_ns);
+    }
+    cr_assert_eq(spins_for(&spin, &now_ns), MOST_NS); /* and is no longer for it */
+}
+
+/* Work comes so long after the work before. */
+static void looks_until(struct spin *spin, uint64_t *now_ns, uint64_t usual_ns, uint64_t gap_ns)
+{
+    uint64_t work_ns = *now_ns + gap_ns;
+    spin_begin(spin);
+    while (*now_ns < work_ns && spin_goes_on(spin, usual_ns, *now_ns))
+        *now_ns += LOOK_NS;
+    *now_ns = work_ns;
+    spin_ends(spin, usual_ns, work_ns);
+}
+
+Test(spin, grows_where_work_comes_soon_after_it_and_shrinks_where_not)
+{
+    struct spin spin = {0};
+    uint64_t now_ns = START_NS;
+    looks_until(&spin, &now_ns, MOST_NS, 199 * NS_PER_US);
+    cr_assert_eq(spins_for(&spin, &now_ns), 100 * NS_PER_US);
+    for (unsigned i = 0; i < 3; i++)
+        looks_until(&spin, &now_ns, MOST_NS, 199 * NS_PER_US);
+    cr_assert_eq(spins_for(&spin, &now_ns), 200 * NS_PER_US);
+    for (uint64_t ns = 100 * NS_PER_US; ns >= MOST_NS; ns /= 2) {
+        looks_until(&spin, &now_ns, MOST_NS, 201 * NS_PER_US);
+        cr_assert_eq(spins_for(&spin, &now_ns), ns);
+    }
+    looks_until(&spin, &now_ns, MOST_NS, NS_PER_S);
+    cr_assert_eq(spins_for(&spin, &now_ns), MOST_NS);
+}
+
+/* A time that the user has set is never cut, and none stays none. */
+Test(spin, longer_times_and_none_stay)
+{
+    const uint64_t usual_ns[] = {0, 300 * NS_PER_US};
+    for (unsigned i = 0; i < 2; i++) {
+        struct spin spin = {0};
+        uint64_t now_ns = START_NS;
+        for (unsigned soon = 0; soon < 8; soon++)
+            looks_until(&spin, &now_ns, usual_ns[i], soon % 4 ? NS_PER_MS : usual_ns[i] + LOOK_NS);
+        spin_begin(&spin);
+        uint64_t since_ns = now_ns;
+        while (spin_goes_on(&spin, usual_ns[i], now_ns))
+            now_ns += LOOK_NS;
+        cr_assert_eq(now_ns - since_ns, usual_ns[i]);
     }
 }
 
@@ -89,9 +135,9 @@ Test(spin, other_gaps_are_no_loss)
     now_ns += NS_PER_S;
     cr_assert_not(spin_goes_on(&spin, MOST_NS, now_ns));
     now_ns += NS_PER_S;
-    spin_ends(&spin, now_ns);
+    spin_ends(&spin, MOST_NS, now_ns);
     cr_assert(spin_goes_on(&spin, MOST_NS, now_ns));
-    spin_ends(&spin, now_ns);
+    spin_ends(&spin, MOST_NS, now_ns);
     now_ns += NS_PER_S;
     cr_assert(spin_goes_on(&spin, MOST_NS, now_ns));
 }
