@@ -24,6 +24,7 @@ import sys
 import tempfile
 import time
 
+import cores
 import hogs
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -74,6 +75,7 @@ class Network:
             raise Failed("namespaces: " + run.stderr.strip().replace("\n", "; "))
         self.server, self.client = ["ip", "netns", "exec", a], ["ip", "netns", "exec", b]
         self.address, self.device = "10.77.0.1", "veth0"
+        self.await_carrier()
 
     def lose(self, percent, build):
         """Single UDP datagrams and TCP segments, at both ends."""
@@ -83,7 +85,10 @@ class Network:
             self.faults.append(tool)
             if tool.stdout.readline().strip() != "ready":
                 raise Failed("xdp_loss does not start (clang, libbpf-dev, native XDP on veth)")
-        # attaching takes the link down for a moment
+        self.await_carrier() # attaching takes the link down for a moment
+
+    def await_carrier(self):
+        """The kernel tells of a carrier up to a second late; UCX reaches nobody without."""
         until = time.monotonic() + 5
         while time.monotonic() < until and not all(
                 " UP " in subprocess.run(["ip", "-n", ns, "-br", "link", "show", "veth0"], capture_output=True,
@@ -103,6 +108,7 @@ class Pair:
 
     next_port = 13000
     pin = False # the server on one core, the client on another
+    cores = None # how far these are from each other, where that is asked for
 
     def __init__(self, network):
         self.network = network
@@ -549,7 +555,7 @@ def measure(tools, action, rounds, what):
                 continue
             progress(f"{what}: round {number + 1}/{rounds}, {tool.name}")
             try:
-                r = action(tool)
+                r = Pair.cores.measured(lambda: action(tool)) if Pair.cores else action(tool)
                 if r is not None:
                     results[tool].append(r)
             except (Failed, ValueError, KeyError, OSError) as e:
@@ -762,6 +768,7 @@ def main():
                         help="of " + ",".join(GROUPS) + " (default all; write and read on loopback and veth alone)")
     parser.add_argument("--pin", action="store_true",
                         help="server on the first core, client on the last, for all tools (MPI binds its ranks itself)")
+    parser.add_argument("--near", type=int, metavar="NS", help=cores.HELP)
     parser.add_argument("--hogs", action="store_true", help=hogs.HELP)
     parser.add_argument("--no-latency", action="store_true")
     parser.add_argument("--no-calls", action="store_true", help="do not count system calls")
@@ -772,7 +779,10 @@ def main():
     if options.quick:
         options.sizes = options.sizes or [256, 64 * K, M, 16 * M]
         options.no_calls = True
+    if options.near and not options.pin:
+        parser.error("--near needs --pin")
     Pair.pin = options.pin
+    Pair.cores = cores.Cores(options.build, options.near) if options.near else None
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
 
     print(f"Machine: {machine()}. {time.strftime('%Y-%m-%d')}. Medians of {options.rounds} alternating rounds of "
@@ -784,6 +794,7 @@ def main():
     with hogs.hogs(options.hogs):
         for name in options.networks:
             compare(name, options)
+    print(f"\n{Pair.cores}" if Pair.cores else "")
 
 
 main()

@@ -37,6 +37,7 @@ peer() {
 peer raw_udp cc bench/raw_udp.c
 peer raw_tcp cc bench/raw_tcp.c
 peer tcp_cubic.so cc -shared -fPIC bench/tcp_cubic.c -ldl
+peer cores_apart cc bench/cores_apart.c -pthread
 peer peer_ofi cc bench/peer_ofi.c -lfabric
 if command -v mpicc >/dev/null; then
     peer peer_mpi mpicc bench/peer_mpi.c
