@@ -8,8 +8,8 @@
  *
  * usage: nixl_caller [name] NUMBER     runs a case, or prints its name
  */
+#include "nixl_ends.hpp"
 #include "uccl/engine.h"
-#include "uccl_engine.h"
 
 #include <algorithm>
 #include <atomic>
@@ -32,20 +32,6 @@ namespace
 
 constexpr size_t MIB = 1 << 20;
 constexpr int LIMIT_MS = 20000;
-
-[[noreturn]] void fail(int line, const char *what)
-{
-    fprintf(stderr, "# line %d, process %d: %s\n", line, getpid(), what);
-    _exit(1);
-}
-#define CHECK(condition) ((condition) ? (void)0 : fail(__LINE__, #condition))
-
-long now_ms()
-{
-    timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
 
 /* Waits until something is so. */
 bool soon(const std::function<bool()> &so, int limit_ms = LIMIT_MS)
@@ -141,22 +127,10 @@ class Agent
             uccl_engine_conn_destroy(conn);
         uccl_engine_destroy(engine);
     }
-    std::string metadata()
-    {
-        char *text = nullptr;
-        CHECK(uccl_engine_get_metadata(engine, &text) == 0 && text);
-        std::string out = text;
-        delete[] text;
-        return out;
-    }
     uccl_conn_t *connect(const std::string &peer, const std::string &metadata, bool same_process = false)
     {
         std::lock_guard<std::mutex> guard(lock);
-        size_t colon = metadata.find(':'), mark = metadata.find('?', colon);
-        CHECK(colon != std::string::npos && mark != std::string::npos);
-        std::string host = metadata.substr(0, colon), gpu = metadata.substr(mark + 1);
-        int port = std::stoi(metadata.substr(colon + 1, mark - colon - 1));
-        uccl_conn_t *conn = uccl_engine_connect(engine, host.c_str(), gpu.c_str(), port, same_process);
+        uccl_conn_t *conn = connect_by(metadata, engine, same_process);
         if (conn) {
             CHECK(uccl_engine_start_listener(conn) == 0);
             connections[peer] = conn;
@@ -300,7 +274,7 @@ using Side = void (*)(Agent &, const Pipe &);
 /* Metadata goes to both sides, and each connects, as NIXL's agents do. */
 uccl_conn_t *get_known(Agent &agent, const Pipe &pipe, const char *peer)
 {
-    pipe.say(agent.metadata());
+    pipe.say(metadata_of(agent.engine));
     uccl_conn_t *conn = agent.connect(peer, pipe.hear());
     CHECK(conn);
     CHECK(soon([&] { return agent.connected() == 2; })); /* its own, and the peer's */
@@ -416,7 +390,7 @@ void notify_has(Agent &agent, const Pipe &pipe)
 /* An agent that is its own peer. */
 void self_begins(Agent &agent, const Pipe &pipe)
 {
-    uccl_conn_t *conn = agent.connect("initiator", agent.metadata(), true);
+    uccl_conn_t *conn = agent.connect("initiator", metadata_of(agent.engine), true);
     CHECK(conn);
     Memory from = agent.reg(100000), to = agent.reg(100000);
     fill(from, 9);
@@ -465,7 +439,7 @@ void stale_has(Agent &agent, const Pipe &pipe)
     agent.dereg(memory);
     CHECK(mprotect(memory.at, memory.size, PROT_NONE) == 0); /* whoever touches it from here on dies */
     pipe.say("it is away");
-    pipe.say(agent.metadata());
+    pipe.say(metadata_of(agent.engine));
     pipe.say(other.description());
     CHECK(next_notification("initiator") == "");
     CHECK(next_notification("initiator") == "again");
@@ -493,7 +467,7 @@ void revoke_has(Agent &agent, const Pipe &pipe)
         if (round == 0)
             get_known(agent, pipe, "initiator");
         else
-            pipe.say(agent.metadata());
+            pipe.say(metadata_of(agent.engine));
         Memory memory = agent.reg(MIB);
         pipe.say(memory.description());
         usleep(20000 + 7000 * static_cast<unsigned>(round));
@@ -614,7 +588,7 @@ void stranger_begins(Agent &agent, const Pipe &pipe)
 void stranger_has(Agent &agent, const Pipe &pipe)
 {
     get_known(agent, pipe, "initiator");
-    pipe.say(agent.metadata());
+    pipe.say(metadata_of(agent.engine));
     CHECK(next_notification("initiator") == "of a friend");
     pipe.meet();
     CHECK(uccl_engine_get_notifs().empty());

@@ -5,14 +5,12 @@
  *
  * usage: nixl_gpu STAND-IN-FOR-CUDA
  */
-#include "uccl_engine.h"
+#include "nixl_ends.hpp"
 
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <dlfcn.h>
-#include <string>
-#include <time.h>
 #include <unistd.h>
 
 namespace
@@ -21,20 +19,6 @@ namespace
 constexpr size_t BYTES = 1 << 20;
 constexpr long SOON_MS = 8000;
 constexpr unsigned LIMIT_S = 40;
-
-#define CHECK(condition) ((condition) ? (void)0 : fail(__LINE__, #condition))
-[[noreturn]] void fail(int line, const char *what)
-{
-    fprintf(stderr, "# line %d: %s\n", line, what);
-    _exit(1);
-}
-
-long now_ms()
-{
-    timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
 
 template <typename Function> Function *look_up(void *library, const char *name)
 {
@@ -53,20 +37,6 @@ uintptr_t gpu_memory(const char *stand_in)
     CHECK(look_up<int(void *)>(library, "cuCtxPushCurrent_v2")(context) == 0);
     CHECK(look_up<int(uintptr_t *, size_t)>(library, "cuMemAlloc_v2")(&memory, BYTES) == 0);
     return memory;
-}
-
-uccl_conn_t *connect_to_self(uccl_engine_t *engine)
-{
-    char *metadata = nullptr;
-    CHECK(uccl_engine_get_metadata(engine, &metadata) == 0);
-    std::string text = metadata;
-    delete[] metadata;
-    size_t colon = text.find(':'), mark = text.find('?');
-    CHECK(colon != std::string::npos && mark != std::string::npos);
-    uccl_conn_t *conn = uccl_engine_connect(engine, text.substr(0, colon).c_str(), text.substr(mark + 1).c_str(),
-                                            atoi(text.substr(colon + 1, mark - colon - 1).c_str()), true);
-    CHECK(conn);
-    return conn;
 }
 
 void ends_soon(const char *what, long began_ms)
@@ -91,7 +61,8 @@ int main(int argc, char **argv)
     uintptr_t gpu = gpu_memory(argv[1]);
     uccl_engine_t *engine = uccl_engine_create(0, false);
     CHECK(engine);
-    uccl_conn_t *conn = connect_to_self(engine);
+    uccl_conn_t *conn = connect_by(metadata_of(engine), engine, true);
+    CHECK(conn);
     CHECK(uccl_engine_reg(engine, gpu, BYTES, gpu_mr) == 0);
     CHECK(uccl_engine_reg(engine, reinterpret_cast<uintptr_t>(host), BYTES, host_mr) == 0);
     CHECK(uccl_engine_prepare_fifo(engine, host_mr, host, BYTES, fifo) == 0);

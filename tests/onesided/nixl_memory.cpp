@@ -3,7 +3,7 @@
  * libuccl_p2p.so where memory is short: each allocation of a call fails in turn, and those of the library's own thread.
  * The call fails and has done nothing, or has done all; the next one works; and the process lives.
  */
-#include "uccl_engine.h"
+#include "nixl_ends.hpp"
 
 #include <atomic>
 #include <cstdio>
@@ -11,7 +11,6 @@
 #include <cstring>
 #include <dirent.h>
 #include <new>
-#include <string>
 #include <thread>
 #include <unistd.h>
 
@@ -32,25 +31,6 @@ bool fails_now()
         return until_failure && --until_failure == 0;
     failed_elsewhere += others_fail;
     return others_fail;
-}
-
-[[noreturn]] void fail(int line, const char *what)
-{
-    fprintf(stderr, "# line %d: %s\n", line, what);
-    _exit(1);
-}
-#define CHECK(condition) ((condition) ? (void)0 : fail(__LINE__, #condition))
-
-uccl_conn_t *connect_to(uccl_engine_t *engine, uccl_engine_t *to)
-{
-    char *metadata = nullptr;
-    CHECK(uccl_engine_get_metadata(to, &metadata) == 0);
-    std::string text = metadata;
-    delete[] metadata;
-    size_t colon = text.find(':'), mark = text.find('?');
-    CHECK(colon != std::string::npos && mark != std::string::npos);
-    return uccl_engine_connect(engine, text.substr(0, colon).c_str(), text.substr(mark + 1).c_str(),
-                               atoi(text.substr(colon + 1, mark - colon - 1).c_str()), true);
 }
 
 int threads()
@@ -102,12 +82,12 @@ void accepting(uccl_engine_t *here, uccl_engine_t *there)
     char address[128];
     int gpu;
     others_fail = true;
-    uccl_conn_t *first = connect_to(here, there);
+    uccl_conn_t *first = connect_by(metadata_of(there), here, true);
     for (int i = 0; i < 100 && failed_elsewhere == 0; i++)
         usleep(SHORT_US / 10);
     CHECK(failed_elsewhere > 0);
     others_fail = false;
-    uccl_conn_t *second = connect_to(here, there);
+    uccl_conn_t *second = connect_by(metadata_of(there), here, true);
     CHECK(second && uccl_engine_accept(there, address, sizeof address, &gpu));
     uccl_engine_conn_destroy(first);
     uccl_engine_conn_destroy(second);
@@ -121,7 +101,7 @@ void posting(uccl_engine_t *here, uccl_engine_t *there)
     char fifo[FIFO_SIZE];
     FifoItem item;
     int tries = 0, rc = -1;
-    uccl_conn_t *conn = connect_to(here, there);
+    uccl_conn_t *conn = connect_by(metadata_of(there), here, true);
     CHECK(conn);
     CHECK(uccl_engine_reg(here, reinterpret_cast<uintptr_t>(from), sizeof from, from_mr) == 0);
     CHECK(uccl_engine_reg(there, reinterpret_cast<uintptr_t>(to), sizeof to, to_mr) == 0);
