@@ -216,7 +216,7 @@ static bool check_header(struct bootstrap *boot)
     if (header.sender != (boot->server ? BOOT_FROM_CLIENT : BOOT_FROM_SERVER)) {
         boot_fail(boot, UCCL_EPROTO, "a message came from the wrong side (sender %u); is this our echo?",
                   header.sender);
-    } else if (header.kind != BOOT_REJECT_MSG && header.kind != expected) {
+    } else if (header.kind != BOOT_REJECT_MSG && (header.kind != expected || expected == BOOT_NONE)) {
         boot_fail(boot, UCCL_EPROTO, "a message of kind %u came instead of kind %d", header.kind, expected);
     } else if (header.length > most) {
         boot_fail(boot, UCCL_EPROTO, "a message of %zu bytes, more than the %zu allowed", header.length, most);

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fuzzes what parses the bytes of a handshake's peer: the decoders, and the server's state machine
- * with the input as all that its peer ever says. What is accepted must keep the promises of
- * engine/boot/bootstrap.h, since the rest of the engine trusts them.
+ * Fuzzes what parses the bytes of a handshake's peer: the decoders, and the state machines of both sides with the input
+ * as all that the peer ever says. What is accepted must keep the promises of engine/boot/bootstrap.h, since the rest of
+ * the engine trusts them.
  */
 #include "base/log.h"
 #include "boot/bootstrap.h"
 #include "nic/verbs/address.h"
 #include "require.h"
 
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -109,14 +110,42 @@ static void decode(const uint8_t *data, size_t size)
 
 static const struct boot_key KEY = {1, 2};
 
-/* One side of a handshake whose peer has said all that it will: the side must come to an end by itself. */
-static void run(struct bootstrap *boot)
+static const struct boot_offer own_offer = {.flow_count = 1,
+                                            .chunk_window = 64,
+                                            .msg_window = 16,
+                                            .eager_window_kb = 128,
+                                            .flows = {{.token = 3,
+                                                       .address = {.length = 3, .bytes = {NIC_ADDRESS_UDP, 1, 2}},
+                                                       .datagram_bytes = CORE_DATAGRAM_MIN,
+                                                       .rx_bytes = 1}}};
+
+/*
+ * One side of a handshake whose peer has said all that it will: the side must come to an end by itself. `server_fd`: of
+ * a client the other end, which is closed, and so resets the connection, once the client has the offer (`resets`).
+ */
+static void run(struct bootstrap *boot, int server_fd, bool tries, bool resets)
 {
     enum boot_state state;
+    bool closed = false;
     for (;;) {
         state = bootstrap_step(boot, 0);
         if (state == BOOT_NEED_PROOFS) {
             bootstrap_prove(boot, &KEY, 1);
+        } else if (state == BOOT_NEED_OFFER) {
+            require(!bootstrap_proves(boot, &KEY));
+            bootstrap_offer(boot, &own_offer, NULL);
+        } else if (state == BOOT_HAVE_OFFER && server_fd >= 0) {
+            check_offer(bootstrap_peer_offer(boot));
+            require(bootstrap_peer_offer(boot)->home < own_offer.flow_count);
+            if (resets)
+                close(server_fd);
+            closed = resets;
+            if (tries)
+                bootstrap_try(boot, "nothing");
+            else
+                bootstrap_accept_offer(boot);
+        } else if (state == BOOT_TRYING) {
+            bootstrap_accept_offer(boot);
         } else if (state == BOOT_HAVE_OFFER) {
             const struct boot_offer *theirs = bootstrap_peer_offer(boot);
             check_offer(theirs);
@@ -125,14 +154,18 @@ static void run(struct bootstrap *boot)
                 bootstrap_reject(boot, UCCL_EAGAIN);
             else
                 bootstrap_offer(boot, theirs, NULL);
-        } else {
+        } else if (state == BOOT_DONE || state == BOOT_FAILED) {
             break;
+        } else { /* the kernel may deliver a little later */
+            struct pollfd fd = {.fd = bootstrap_fd(boot), .events = bootstrap_events(boot)};
+            require(poll(&fd, 1, 10000) == 1);
         }
     }
-    require(state == BOOT_DONE || state == BOOT_FAILED);
     int status = bootstrap_status(boot);
     require(state == BOOT_DONE ? status == 0 : status <= UCCL_EAGAIN && status >= UCCL_EIO);
     bootstrap_free(boot);
+    if (server_fd >= 0 && !closed)
+        close(server_fd);
 }
 
 /* The input is the whole stream of a client. */
@@ -147,8 +180,34 @@ static void serve(const uint8_t *data, size_t size)
     (void)written; /* a shorter stream is as good */
     (void)shutdown(ends[1], SHUT_WR);
     require(bootstrap_serve(ends[0], id, 0, UINT64_MAX, &boot) == 0);
-    run(boot);
+    run(boot, -1, false, false);
     close(ends[1]);
+}
+
+/* Or that of a server. */
+static void connect_to(const uint8_t *data, size_t size)
+{
+    static const uint8_t id[16] = {2};
+    static const struct linger at_once = {.l_onoff = 1};
+    static int listener = -1;
+    static union nic_address address;
+    struct bootstrap *boot;
+    socklen_t length = sizeof address.v4;
+    if (listener < 0) {
+        address.v4.sin_family = AF_INET;
+        address.v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+        listener = socket(AF_INET, SOCK_STREAM, 0);
+        if (listen(listener, 8) != 0 || getsockname(listener, &address.any, &length) != 0)
+            abort();
+    }
+    if (bootstrap_connect(&address, id, 0, UINT64_MAX, NULL, &boot) != 0)
+        return;
+    int fd = accept(listener, NULL, NULL);
+    ssize_t written = send(fd, data, size, MSG_DONTWAIT);
+    (void)written;
+    (void)setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once); /* leaves no port in TIME_WAIT */
+    (void)shutdown(fd, SHUT_WR);
+    run(boot, fd, size & 1, size & 2);
 }
 
 int LLVMFuzzerInitialize(int *argc, char ***argv)
@@ -163,5 +222,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     decode(data, size);
     serve(data, size);
+    connect_to(data, size);
     return 0;
 }

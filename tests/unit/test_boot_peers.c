@@ -115,6 +115,31 @@ Test(boot_peers, misbehaving_peers)
     }
 }
 
+/* To a client that has the offer a server has nothing to say but REJECT. No kind of message is 0. */
+Test(boot_peers, kind_0_is_no_message)
+{
+    for (unsigned resets = 0; resets < 2; resets++) {
+        int raw;
+        struct side client = face_raw(false, PLENTY_MS, &raw);
+        struct boot_offer theirs = make_offer(2, 8);
+        uint8_t bytes[2 * BOOT_MESSAGE_MAX];
+        send_all(raw, bytes, greeting(bytes, FROM_SERVER));
+        wait_for(client.boot, POLLIN);
+        cr_assert_eq(step(&client), BOOT_OFFERING);
+        memset(&logged, 0, sizeof logged);
+        size_t length = offer(bytes, FROM_SERVER, &theirs);
+        send_all(raw, bytes, length + message(bytes + length, 0, FROM_SERVER, NULL, 0));
+        if (resets)
+            reset(raw);
+        cr_assert_eq(run_one(&client), BOOT_FAILED);
+        cr_assert_eq(bootstrap_status(client.boot), UCCL_EPROTO);
+        expect_log(UCCL_LOG_WARN, "kind 0", "kind 0");
+        bootstrap_free(client.boot);
+        if (!resets)
+            close(raw);
+    }
+}
+
 /* A peer that was reset between the TCP handshake and accept() has no address any more. */
 Test(boot_peers, reset_before_serve)
 {
