@@ -613,6 +613,11 @@ static void report_rail(struct rail *rail, struct core_event *event)
     rail->mtu.hole_report_due = false;
 }
 
+static bool wants_rails(const struct flow *flow)
+{
+    return flow->rails_wanted == WANTED_FOR_BULK || flow->rails_wanted == WANTED_IN_SILENCE;
+}
+
 /* False: there is nothing to report after all, since a rail was lost and is back. */
 static bool flow_event(struct flow *flow, struct core_event *event)
 {
@@ -625,16 +630,14 @@ static bool flow_event(struct flow *flow, struct core_event *event)
         flow->proof_report_due = false;
     } else if (rail) {
         report_rail(rail, event);
-        rail = rail_to_report(flow);
-    } else if (flow->rails_wanted == WANTED_FOR_BULK || flow->rails_wanted == WANTED_IN_SILENCE) {
+    } else if (wants_rails(flow)) {
         event->kind = CORE_EVENT_RAILS_WANTED;
         event->status = flow->rails_wanted == WANTED_IN_SILENCE ? UCCL_ETIMEDOUT : UCCL_OK;
         flow->rails_wanted = WANTED_TOLD;
-        return true;
     } else {
         return false;
     }
-    if (rail)
+    if (rail_to_report(flow) || wants_rails(flow)) /* one event is told at a time */
         queue_append(&flow->core->flow_events, &flow->event);
     return true;
 }

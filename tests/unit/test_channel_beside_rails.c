@@ -28,6 +28,17 @@ static void open_apart(void)
     duo_open_as(false);
 }
 
+/* One event is told at a time: none is lost behind another. */
+Test(channel_beside_rails, connections_are_wanted_while_a_rail_is_lost)
+{
+    open_apart();
+    duo_talk();
+    core_rail_down(duo_core[0], duo_flow[0], 1, duo_now);
+    flow_count_bulk(duo_flow[0], 16 << 20);
+    duo_events(0);
+    cr_assert(duo_lost[0] == 1 && duo_wanted[0] == 1, "%u, %u", duo_lost[0], duo_wanted[0]);
+}
+
 static void open_joined(void)
 {
     open_apart();
