@@ -129,6 +129,10 @@ static void ended(struct engine_thread *thread, struct uccl_request *request)
     one->live--;
     one->copied -= staged;
     switch ((enum one_kind)r->kind) {
+    case ONE_DONES_OUT:
+        one->dones_out--;
+        one_put(r);
+        break;
     case ONE_CONTROL_OUT:
         one_put(r);
         break;

@@ -78,12 +78,16 @@ enum {
     OPS_MAX = 256,    /* operations at the peer at once */
     PARTS_MAX = 128,  /* messages of ANNEX_WRITES and ANNEX_READS at once that we began */
     SERVED_MAX = 400, /* those that the peer began; then its next messages wait */
+    /* Messages with DONEs that the peer has not taken. An honest one leaves fewer: those of a window, and one for each
+     * of its operations. */
+    DONES_OUT_MAX = 2048,
     CONTROL_POSTED = 16,
     NOTES_POSTED = 8,
 };
 
 enum one_kind {
     ONE_CONTROL_OUT,
+    ONE_DONES_OUT,
     ONE_CONTROL_IN,
     ONE_WRITE_OUT,
     ONE_WRITE_IN,
@@ -170,7 +174,8 @@ struct onesided {
     uint32_t serving;                   /* messages of ANNEX_WRITES and ANNEX_READS */
     struct done *dones;                 /* CONTROL_DONES_MAX, of which `done_count` are due; made with `served` */
     unsigned done_count;
-    uint64_t dones_ns; /* when they are sent at the latest; 0: at once */
+    uint32_t dones_out; /* messages with such, under way */
+    uint64_t dones_ns;  /* when they are sent at the latest; 0: at once */
     struct conn *annexes[ANNEXES];
 };
 
@@ -212,8 +217,8 @@ void one_submit(struct one_request *r, uint8_t *buffer, uint64_t bytes, const st
                 const struct nic_mr *nic_mr);
 /* Frees a message that has ended. */
 void one_put(struct one_request *r);
-/* A message of ANNEX_CONTROL: `bytes` of it become the message's. */
-void one_send_control(struct onesided *one, uint8_t *bytes, size_t length);
+/* A message of ANNEX_CONTROL: `bytes` of it become the message's. False: no memory, so that the annexes end. */
+bool one_send_control(struct onesided *one, enum one_kind kind, uint8_t *bytes, size_t length);
 /* Tells the peer which of its operations are done. */
 void one_send_dones(struct onesided *one);
 void one_be_due(struct onesided *one);

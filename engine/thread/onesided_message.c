@@ -9,9 +9,9 @@
 #include <string.h>
 
 static const enum annex annex_of[] = {
-    [ONE_CONTROL_OUT] = ANNEX_CONTROL, [ONE_CONTROL_IN] = ANNEX_CONTROL, [ONE_WRITE_OUT] = ANNEX_WRITES,
-    [ONE_WRITE_IN] = ANNEX_WRITES,     [ONE_READ_OUT] = ANNEX_READS,     [ONE_READ_IN] = ANNEX_READS,
-    [ONE_NOTE_OUT] = ANNEX_NOTES,      [ONE_NOTE_IN] = ANNEX_NOTES,
+    [ONE_CONTROL_OUT] = ANNEX_CONTROL, [ONE_DONES_OUT] = ANNEX_CONTROL, [ONE_CONTROL_IN] = ANNEX_CONTROL,
+    [ONE_WRITE_OUT] = ANNEX_WRITES,    [ONE_WRITE_IN] = ANNEX_WRITES,   [ONE_READ_OUT] = ANNEX_READS,
+    [ONE_READ_IN] = ANNEX_READS,       [ONE_NOTE_OUT] = ANNEX_NOTES,    [ONE_NOTE_IN] = ANNEX_NOTES,
 };
 
 /* Messages of the other annexes have no parts: they are sent at once. */
@@ -107,16 +107,17 @@ void one_submit(struct one_request *r, uint8_t *buffer, uint64_t bytes, const st
     payload_copies(thread->core);
 }
 
-void one_send_control(struct onesided *one, uint8_t *bytes, size_t length)
+bool one_send_control(struct onesided *one, enum one_kind kind, uint8_t *bytes, size_t length)
 {
-    struct one_request *r = bytes ? one_take(one, ONE_CONTROL_OUT) : NULL;
+    struct one_request *r = bytes ? one_take(one, kind) : NULL;
     if (!r) {
         free(bytes);
         one_break(one, UCCL_ENOMEM);
-        return;
+        return false;
     }
     r->bytes = bytes;
     one_submit(r, bytes, length, NULL, NULL);
+    return true;
 }
 
 void one_send_dones(struct onesided *one)
@@ -127,12 +128,17 @@ void one_send_dones(struct onesided *one)
     one->done_count = 0;
     if (one->status)
         return;
+    if (one->dones_out == DONES_OUT_MAX) { /* it begins operations, and takes no answers */
+        COUNT(one->thread->counters, rx_malformed, 1);
+        one_break(one, UCCL_EPROTO);
+        return;
+    }
     uint8_t *bytes = malloc(CONTROL_HEADER_BYTES + count * CONTROL_DONE_BYTES), *at = bytes;
     if (bytes)
         at = control_put_header(at, &(struct control){.kind = CONTROL_DONE, .count = (uint16_t)count});
     for (unsigned i = 0; bytes && i < count; i++)
         at = control_put_done(at, one->dones[i].id, one->dones[i].status);
-    one_send_control(one, bytes, (size_t)(at - bytes));
+    one->dones_out += one_send_control(one, ONE_DONES_OUT, bytes, (size_t)(at - bytes));
 }
 
 void one_be_due(struct onesided *one)

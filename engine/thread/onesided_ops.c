@@ -208,7 +208,7 @@ static void send_part_control(struct onesided *one, struct op *op, unsigned flag
             at += op->pieces[i].length;
         }
     }
-    one_send_control(one, bytes, (size_t)(at - bytes));
+    one_send_control(one, ONE_CONTROL_OUT, bytes, (size_t)(at - bytes));
 }
 
 /* The tail that goes with the last WRITE. */

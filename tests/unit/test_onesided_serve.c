@@ -151,6 +151,39 @@ Test(onesided_serve, a_notification_waits_for_memory)
     notes_free(&notes);
 }
 
+/* Write `number` of a peer, of no bytes. */
+static void write_arrives(struct onesided *one, uint64_t number)
+{
+    struct one_request *r = new_request(one, ONE_CONTROL_IN);
+    r->bytes = malloc(CONTROL_BYTES_MAX);
+    uint8_t *end = control_put_header(
+        r->bytes, &(struct control){
+                      .kind = CONTROL_WRITE, .flags = CONTROL_FIRST | CONTROL_LAST | CONTROL_INLINE, .id = 2 * number});
+    r->request.msg = (struct core_msg){.kind = CORE_RECV, .moved_bytes = (uint64_t)(end - r->bytes)};
+    r->pinned = 0;
+    one->controls.head = one->controls.tail = r;
+    serve_received(r);
+    one->controls.head = NULL; /* posted again */
+}
+
+/* Answers that the peer does not take wait here, but not any number of them. */
+Test(onesided_serve, a_peer_that_takes_no_answers_is_given_up)
+{
+    enum { WRITES = 3 * DONES_OUT_MAX };
+    struct onesided one = {.thread = &thread};
+    duo_defaults();
+    duo_open();
+    thread.core = duo_core[0];
+    for (unsigned i = 0; i < ANNEXES; i++)
+        one.annexes[i] = duo_conn[0][i];
+    for (unsigned i = 1; i <= WRITES; i++) {
+        write_arrives(&one, i);
+        onesided_flush(&thread, true);
+        cr_assert(one.dones_out == (i < DONES_OUT_MAX ? i : DONES_OUT_MAX) && (one.status != 0) == (i > DONES_OUT_MAX));
+    }
+    cr_assert_eq(one.status, UCCL_EPROTO);
+}
+
 /* A notification that is lost itself, as memory is short, and one behind it that has come. */
 Test(onesided_serve, nothing_is_told_behind_a_notification_that_is_lost)
 {
