@@ -113,7 +113,7 @@ static void forget_due(struct conn *conn)
     conn->credit_due = false;
 }
 
-void conn_fail(struct conn *conn, int32_t status)
+void conn_fail(struct conn *conn, int32_t status, enum deferral proof)
 {
     if (conn->state == CONN_FAILED || conn->state == CONN_OVER)
         return;
@@ -122,9 +122,10 @@ void conn_fail(struct conn *conn, int32_t status)
     conn->status = status;
     conn_fail_parts(conn, status);
     conn_fail_sends(conn, status);
-    if (!conn->flow->dead)                  /* else place_flow_dead() */
-        place_peer_ended(conn, UINT64_MAX); /* receives withdrawn before: their ABORT is dropped below */
-    conn_fail_recvs(conn, status, conn->flow->dead ? DEFER_DRAIN : DEFER_ARRIVAL);
+    /* receives withdrawn before: their ABORT is dropped below. Without the peer's word they wait for the FIN, too */
+    if (proof == DEFER_ARRIVAL)
+        place_peer_ended(conn, UINT64_MAX);
+    conn_fail_recvs(conn, status, proof);
     forget_due(conn);
     conn->fin_due = false;
     if (closing) {
@@ -193,7 +194,7 @@ bool conn_on_fin(struct conn *conn, const struct wire_fin *fin)
     if (conn->peer_sends_over)
         conn_fail_recvs(conn, UCCL_ECLOSED, DEFER_ARRIVAL);
     if (conn->peer_receives_over && conn->peer_sends_over && conn->state == CONN_OPEN)
-        conn_fail(conn, UCCL_ECLOSED);
+        conn_fail(conn, UCCL_ECLOSED, DEFER_ARRIVAL);
     return true;
 }
 

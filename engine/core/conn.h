@@ -37,6 +37,9 @@ enum msg_flag {
     MSG_AHEAD = 128,    /* started without a clear-to-send, of which it may need one to go on (ahead.c) */
 };
 
+/* What the completion of a message that has ended waits for (place.h). */
+enum deferral { DEFER_NONE, DEFER_WORK, DEFER_REVOKE_DUE, DEFER_REVOKE_SENT, DEFER_ARRIVAL, DEFER_DRAIN };
+
 /* A message number of the send window. */
 struct send_slot {
     struct core_msg *msg;
@@ -184,8 +187,12 @@ void conn_linger_over(struct conn *conn);
 void conn_keep_fin(struct conn *conn);
 /* Reports a complete message whose completion was deferred. */
 void conn_report_deferred(struct core_msg *msg);
-/* Completes every message with `status`; the connection takes no more. */
-void conn_fail(struct conn *conn, int32_t status);
+/*
+ * Completes every message with `status`; the connection takes no more. `proof`: what granted receives wait for.
+ * DEFER_ARRIVAL: the peer has ended the connection; DEFER_REVOKE_DUE: it knows of nothing, and a FIN is kept for it; on
+ * a dead flow DEFER_DRAIN.
+ */
+void conn_fail(struct conn *conn, int32_t status, enum deferral proof);
 
 /* Frames from the peer. False: the frame breaks the protocol, and has changed nothing. */
 bool conn_on_data(struct conn *conn, const struct wire_data *data);

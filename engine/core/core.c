@@ -159,7 +159,7 @@ struct conn *core_conn_open(struct core *core, void *memory, struct flow *flow, 
     flow->all_head = conn;
     gone_add_conn(conn);
     if (flow->dead)
-        conn_fail(conn, flow->status);
+        conn_fail(conn, flow->status, DEFER_DRAIN);
     return conn;
 }
 
@@ -249,7 +249,7 @@ void core_conn_fail(struct core *core, struct conn *conn, int32_t status, uint64
     core->now_ns = now_ns;
     if (conn->state == CONN_OPEN)
         conn_keep_fin(conn);
-    conn_fail(conn, status);
+    conn_fail(conn, status, conn->flow->dead ? DEFER_DRAIN : DEFER_REVOKE_DUE);
 }
 
 void core_conn_peer_dead(struct core *core, struct conn *conn, uint64_t now_ns)

@@ -77,7 +77,7 @@ void flow_fail(struct flow *flow, int32_t status)
     credit_forget(flow);
     for (struct conn *conn = flow->all_head, *next; conn; conn = next) {
         next = conn->next_all;
-        conn_fail(conn, status);
+        conn_fail(conn, status, DEFER_DRAIN);
     }
     place_flow_dead(flow);
     EACH_RAIL(flow, rail)

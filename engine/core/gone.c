@@ -88,6 +88,15 @@ void gone_answer(struct flow *flow, uint32_t id)
     flow_wake(flow);
 }
 
+bool gone_fin_left(const struct conn *conn, uint64_t *seq)
+{
+    const struct gone_fin *fin = fin_of(conn->flow, conn->local_id);
+    if (!fin || fin->kept)
+        return false;
+    *seq = fin->seq;
+    return true;
+}
+
 static unsigned put_kept_fin(struct gone_fin *fin, uint8_t *at, uint64_t seq)
 {
     struct wire_credit credit = fin->credit;

@@ -53,6 +53,9 @@ void gone_await_fin(const struct conn *conn);
 /* The flow sends a FIN for the connection, behind `credit`: none has left, or the peer does not know why it failed. */
 void gone_keep_fin(struct conn *conn, const struct wire_credit *credit);
 
+/* Whether the FIN that was kept of the connection has left, and in which chunk. */
+bool gone_fin_left(const struct conn *conn, uint64_t *seq);
+
 /* The peer's address is proven: FINs that were kept until then leave. */
 void gone_send_fins(struct flow *flow);
 

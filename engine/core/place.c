@@ -129,11 +129,19 @@ static void allow_qps(struct flow *flow)
     flow_arm(flow, data_qps_deadline(flow));
 }
 
+/* The FIN of a connection that has failed here is kept (gone.h), and leaves when it can. */
+static void note_kept_fin(struct core_msg *msg)
+{
+    if (msg->deferral == DEFER_REVOKE_DUE && gone_fin_left(msg->conn, &msg->deferred_until))
+        msg->deferral = DEFER_REVOKE_SENT;
+}
+
 void place_on_ack(struct flow *flow, uint32_t next)
 {
     const struct sent *sent = &flow->sent;
     bool known = false;
     for (struct core_msg *msg = flow->place.deferred.head; msg; msg = msg->next) {
+        note_kept_fin(msg);
         if (msg->deferral != DEFER_REVOKE_SENT || !sent_is_acked(sent, msg->deferred_until))
             continue;
         msg->deferral = DEFER_ARRIVAL;
@@ -159,6 +167,7 @@ void place_on_drained(struct flow *flow)
 
 static void await_drain(struct flow *flow, struct core_msg *msg)
 {
+    note_kept_fin(msg);
     uint64_t until = msg->deferral == DEFER_REVOKE_DUE    ? UINT64_MAX
                      : msg->deferral == DEFER_REVOKE_SENT ? msg->deferred_until + 1
                                                           : 1;

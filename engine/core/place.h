@@ -20,8 +20,6 @@
 #include "core/conn.h"
 #include "core/sent.h"
 
-enum deferral { DEFER_NONE, DEFER_WORK, DEFER_REVOKE_DUE, DEFER_REVOKE_SENT, DEFER_ARRIVAL, DEFER_DRAIN };
-
 struct place {
     struct core_msg **grants; /* by slot */
     uint16_t *free;           /* slots that are free */

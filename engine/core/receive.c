@@ -194,7 +194,7 @@ static void on_gone(struct flow *flow, const struct wire_gone *gone)
 {
     struct conn *conn = gone_find(flow, gone->id);
     if (conn)
-        conn_fail(conn, UCCL_ECLOSED);
+        conn_fail(conn, UCCL_ECLOSED, DEFER_ARRIVAL);
     else
         COUNT(flow->core->counters, rx_stale_frames, 1);
 }

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Connections that end at one side while the peer's NIC may still write to their receives (engine/core/place.h). */
+#include "placing_duo.h"
+
+enum { SIZE = 100000 }; /* two chunks */
+
+/* A send and its receive, posted and granted, with both writes under way. */
+static void start(struct duo_request **send, struct duo_request **receive)
+{
+    placing_open(1);
+    placing_warm_up();
+    *receive = duo_recv(1, SIZE);
+    duo_talk();
+    *send = duo_send(0, SIZE);
+    duo_talk();
+}
+
+/* The queue pair of side 1 is being drained, for which its receive waits. */
+static void ended_by_a_drain(const struct duo_request *receive, int32_t status)
+{
+    placing_act(1);
+    cr_assert_eq(placing_drain_count[1], 1);
+    cr_assert_not(receive->ended);
+    placing_drained(1);
+    duo_assert_ended(receive, status, 0);
+    cr_assert_eq(duo_ended[1], 1);
+}
+
+/* Found in review: the peer knows nothing of that yet, and goes on. Its writes landed in buffers that were given back.
+ */
+Test(place_ends, a_connection_that_fails_here_waits_for_writes_under_way)
+{
+    struct duo_request *send, *receive, *cancelled;
+    start(&send, &receive);
+    cancelled = duo_recv(1, SIZE);
+    duo_talk();
+    core_cancel(duo_core[1], &cancelled->msg, duo_now); /* its ABORT does not leave any more */
+    core_conn_fail(duo_core[1], duo_conn[1][0], UCCL_ENOMEM, duo_now);
+    duo_events(1);
+    cr_assert(!receive->ended && !cancelled->ended);
+    placing_arrive(0);
+    cr_assert(!receive->ended && !cancelled->ended, "the peer may still write");
+    duo_run(MS);
+    cr_assert_not(receive->ended, "another write is under way");
+    placing_arrive(1);
+    placing_talk();
+    placing_run(5 * MS);
+    duo_assert_ended(send, UCCL_ECLOSED, 0);
+    duo_assert_ended(receive, UCCL_ENOMEM, 0);
+    duo_assert_ended(cancelled, UCCL_ECANCELED, 0);
+    cr_assert(duo_failed[1] == 1 && duo_failed_status[1] == UCCL_ENOMEM);
+    cr_assert_eq(duo_flow[1]->place.free_count, duo_params.grants);
+    cr_assert_eq(placing_drain_count[1], 0);
+}
+
+/* Or for a drain, where the peer does not answer. */
+Test(place_ends, past_the_linger_a_close_of_what_has_failed_here_drains)
+{
+    struct duo_request *send, *receive;
+    start(&send, &receive);
+    core_conn_fail(duo_core[1], duo_conn[1][0], UCCL_ENOMEM, duo_now);
+    core_conn_close(duo_core[1], duo_conn[1][0], 10 * MS, duo_now);
+    duo_run_deaf(1, 9 * MS);
+    cr_assert(!receive->ended && placing_drain_count[1] == 0);
+    duo_run_deaf(1, 2 * MS);
+    ended_by_a_drain(receive, UCCL_ENOMEM);
+}
