@@ -97,9 +97,23 @@ bool gone_fin_left(const struct conn *conn, uint64_t *seq)
     return true;
 }
 
-static unsigned put_kept_fin(struct gone_fin *fin, uint8_t *at, uint64_t seq)
+bool gone_bars_data_qps(const struct conn *conn)
+{
+    struct gone_fin *fin = fin_of(conn->flow, conn->local_id);
+    if (!fin || !fin->kept)
+        return false;
+    conn->flow->gone.barring += !fin->bars;
+    fin->bars = true;
+    return true;
+}
+
+static unsigned put_kept_fin(struct flow *flow, struct gone_fin *fin, uint8_t *at, uint64_t seq)
 {
     struct wire_credit credit = fin->credit;
+    flow->gone.barring -= fin->bars;
+    if (fin->bars && flow->qps.barred_until < seq + 1)
+        flow->qps.barred_until = seq + 1;
+    fin->bars = false;
     unsigned bytes = wire_put_credit(at, &credit);
     fin->kept = fin->queued = false;
     fin->seq = seq;
@@ -118,7 +132,7 @@ unsigned gone_put(struct flow *flow, uint8_t *at, uint32_t room, uint64_t seq, u
         if (room - bytes < (kept ? WIRE_CREDIT_BYTES + WIRE_FIN_BYTES : WIRE_GONE_BYTES))
             break;
         if (kept) {
-            bytes += put_kept_fin(fin, at + bytes, seq);
+            bytes += put_kept_fin(flow, fin, at + bytes, seq);
             *frames += 2;
         } else {
             bytes += wire_put_gone(at + bytes, &(struct wire_gone){id});

@@ -35,6 +35,7 @@ struct gone_fin {
     };
     uint32_t id;             /* of the connection, as the peer writes it */
     bool used, kept, queued; /* kept: still to be sent; queued: its id waits in `ids` */
+    bool bars;               /* kept, and no data QP opens before the peer has it */
 };
 
 struct gone {
@@ -42,6 +43,7 @@ struct gone {
     uint32_t first, count;
     struct conn *by_remote[GONE_BUCKETS]; /* all connections, by the id that we write into frames */
     struct gone_fin fins[GONE_FINS];      /* by the low bits of the id; a later one replaces it */
+    uint32_t barring;                     /* FINs with `bars`; one that was replaced counts for good */
     uint32_t key;                         /* secret, of the hash: a peer cannot choose ids that share a bucket */
 };
 
@@ -53,6 +55,8 @@ void gone_await_fin(const struct conn *conn);
 /* The flow sends a FIN for the connection, behind `credit`: none has left, or the peer does not know why it failed. */
 void gone_keep_fin(struct conn *conn, const struct wire_credit *credit);
 
+/* No data QP opens before the peer has the FIN that is kept of the connection. False: none is. */
+bool gone_bars_data_qps(const struct conn *conn);
 /* Whether the FIN that was kept of the connection has left, and in which chunk. */
 bool gone_fin_left(const struct conn *conn, uint64_t *seq);
 

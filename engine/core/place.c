@@ -118,7 +118,7 @@ void place_on_arrival(struct flow *flow)
 /* Lets data QPs open again, once no message waits for a drain and the peer knows which grants are revoked. */
 static void allow_qps(struct flow *flow)
 {
-    if (!flow->qps.barred_until || flow->sent.cumulative < flow->qps.barred_until)
+    if (!flow->qps.barred_until || flow->gone.barring || flow->sent.cumulative < flow->qps.barred_until)
         return;
     for (const struct core_msg *msg = flow->place.deferred.head; msg; msg = msg->next) {
         if (msg->deferral == DEFER_DRAIN)
@@ -168,9 +168,11 @@ void place_on_drained(struct flow *flow)
 static void await_drain(struct flow *flow, struct core_msg *msg)
 {
     note_kept_fin(msg);
-    uint64_t until = msg->deferral == DEFER_REVOKE_DUE    ? UINT64_MAX
-                     : msg->deferral == DEFER_REVOKE_SENT ? msg->deferred_until + 1
-                                                          : 1;
+    uint64_t until = 1;
+    if (msg->deferral == DEFER_REVOKE_SENT)
+        until = msg->deferred_until + 1;
+    else if (msg->deferral == DEFER_REVOKE_DUE && !gone_bars_data_qps(msg->conn))
+        until = UINT64_MAX; /* nothing will tell the peer */
     if (until > flow->qps.barred_until)
         flow->qps.barred_until = until;
     msg->deferral = DEFER_DRAIN;

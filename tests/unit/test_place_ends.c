@@ -65,3 +65,47 @@ Test(place_ends, past_the_linger_a_close_of_what_has_failed_here_drains)
     duo_run_deaf(1, 2 * MS);
     ended_by_a_drain(receive, UCCL_ENOMEM);
 }
+
+/*
+ * A close ends without its FIN, for which the window has no room. Found in review: no queue pair was made again, also
+ * after the FIN had left at last.
+ */
+Test(place_ends, queue_pairs_come_back_once_the_peer_knows_of_a_close)
+{
+    struct duo_request *send, *receive;
+    start(&send, &receive);
+    for (unsigned i = 0; i < 64; i++) {
+        duo_post(1, i % 4, CORE_SEND, 10);
+        duo_transmit(1);
+        duo_drop(1);
+    }
+    core_conn_close(duo_core[1], duo_conn[1][0], 10 * MS, duo_now);
+    duo_run_deaf(1, 500 * MS);
+    ended_by_a_drain(receive, UCCL_ECANCELED);
+    cr_assert_eq(duo_flow[1]->gone.barring, 1, "its FIN has not left");
+    cr_assert_gt(duo_flow[1]->qps.barred_until, 0);
+    for (unsigned i = 0; i < placing_packet_count; i++)
+        placing_lose(i);
+    placing_drain_at_once = true;
+    placing_packet_count = 0;
+    for (unsigned i = 0; i < 1000 && duo_flow[1]->gone.barring; i++) {
+        duo_deliver(1);
+        duo_transmit(0);
+        duo_deliver(0);
+        for (unsigned side = 0; side < 2; side++)
+            duo_tick(side, duo_now + MS);
+        duo_transmit(1);
+    }
+    cr_assert_eq(duo_flow[1]->gone.barring, 0);
+    cr_assert_gt(duo_flow[1]->qps.barred_until, duo_flow[1]->sent.cumulative, "it has, and has not arrived");
+    placing_run(500 * MS);
+    cr_assert_eq(duo_flow[1]->qps.barred_until, 0);
+    receive = duo_post(1, 1, CORE_RECV, SIZE);
+    placing_run(100 * MS);
+    placing_packet_count = 0;
+    send = duo_post(0, 1, CORE_SEND, SIZE);
+    placing_run(50 * MS);
+    duo_assert_ended(send, UCCL_OK, SIZE);
+    duo_assert_ended(receive, UCCL_OK, SIZE);
+    cr_assert_eq(placing_packet_count, 2, "written");
+}
