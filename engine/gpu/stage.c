@@ -186,6 +186,46 @@ static bool is_received(const struct uccl_request *request)
            (msg->status == UCCL_OK || request->parent);
 }
 
+/* Received bytes of a request that ends without them: of what no copy has begun nothing is left. */
+static void drop_spills_of(struct uccl_request *request)
+{
+    struct stage_device *device = request->staged.device;
+    struct spill **link = &device->spill_head, *kept, *last = NULL;
+    while ((kept = *link)) {
+        if (kept->request != request) {
+            last = kept;
+            link = &kept->next;
+            continue;
+        }
+        *link = kept->next;
+        device->spilled_bytes -= kept->length;
+        request->staged.pending--;
+        free(kept);
+    }
+    device->spill_tail = last;
+}
+
+static void drop_uploads_of(struct stage *stage, struct uccl_request *request)
+{
+    struct stage_device *device = request->staged.device;
+    struct stage_span **link = &device->upload_head, *span, *last = NULL;
+    while ((span = *link)) {
+        if (span->request != request) {
+            last = span;
+            link = &span->next;
+            continue;
+        }
+        *link = span->next;
+        span->next = NULL;
+        span->ranges_sent = span->range_count;
+        if (span->copies) /* upload_ended() puts it back */
+            continue;
+        stage_span_put(&stage->copier.pool, span);
+        request->staged.pending--;
+    }
+    device->upload_tail = last;
+}
+
 bool stage_over(struct stage *stage, struct uccl_request *request)
 {
     struct staged *staged = &request->staged;
@@ -194,6 +234,10 @@ bool stage_over(struct stage *stage, struct uccl_request *request)
     copier_unqueue(&stage->copier, request);
     staged->over = true;
     bounce_forget(&stage->bounce, request);
+    if (!received && staged->pending && request->msg.kind == CORE_RECV) {
+        drop_spills_of(request);
+        drop_uploads_of(stage, request);
+    }
     for (; span; span = next) {
         next = span->next;
         if (span->state == SPAN_FETCHING)
