@@ -8,6 +8,9 @@
 
 enum { COPIES_MAX = 256 }; /* in flight per device */
 
+/* Between two tries to open a device: it may have been short of memory for a while. */
+static const uint64_t REOPEN_NS = NS_PER_S;
+
 /* Copies take microseconds, or milliseconds behind other work of the device. */
 static const uint64_t STILL_NS = NS_PER_S / 10;
 
@@ -106,15 +109,24 @@ static void open_device(struct copier *copier, struct stage_device *device, cons
     if (!device->error && !pinned) {
         device->error = memory->ops->pin(device->copies, copier->pool.memory, copier->pool.memory_bytes);
         device->pinned = device->error == UCCL_OK;
-        if (device->error)
+        if (device->error) {
             memory->ops->stage_close(device->copies);
+            device->copies = NULL;
+        }
     }
+    if (device->error)
+        device->tried_ns = clock_now_ns();
+}
+
+static bool may_open(const struct stage_device *device)
+{
+    return !device->copies && (!device->error || clock_now_ns() - device->tried_ns >= REOPEN_NS);
 }
 
 struct stage_device *copier_device(struct copier *copier, struct uccl_request *request)
 {
     struct stage_device *device = request->staged.device;
-    if (!device->copies && !device->error)
+    if (may_open(device))
         open_device(copier, device, request->staged.memory);
     if (device->error) {
         copier_fail(copier, request, device->error);
@@ -191,9 +203,9 @@ void copier_close(struct copier *copier)
     while (copier->devices && !copier->in_flight) {
         struct stage_device *device = copier->devices;
         copier->devices = device->next;
-        if (device->copies && !device->error && device->pinned)
+        if (device->copies && device->pinned)
             device->ops->unpin(device->copies, copier->pool.memory);
-        if (device->copies && !device->error)
+        if (device->copies)
             device->ops->stage_close(device->copies);
         free(device);
     }

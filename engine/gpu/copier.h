@@ -20,6 +20,7 @@ struct stage_device {
     int device;
     void *context;
     struct mem_stage *copies; /* NULL: not opened yet, or it could not be (`error`) */
+    uint64_t tried_ns;        /* when it could not be */
     bool pinned;              /* it was the first of its kind: the pool is pinned through it */
     int error;
     uint32_t fetching;          /* blocks of sends that it copies to */
