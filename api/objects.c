@@ -50,6 +50,8 @@ int nics_join(struct uccl_engine *engine, void *address, size_t length, struct n
     unsigned nics = nic_placers(engine->nic);
     for (unsigned i = 0; i < nics; i++) {
         int error = engine->nic->memory->reg_mr(engine->nic, i, address, length, &nic[i]);
+        if (error == UCCL_EIO && nics > 1)
+            continue; /* it fails, and the others go on */
         if (error && error != UCCL_ENOTSUP) {
             nics_leave(engine, nic);
             return error;

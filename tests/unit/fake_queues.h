@@ -64,8 +64,9 @@ struct fake_qp {
 static struct {
     struct verbs_context verbs[FAKE_DEVICES];
     struct ibv_device devices[FAKE_DEVICES], *list[FAKE_DEVICES + 1];
-    unsigned device_count;   /* 0: one */
-    bool down[FAKE_DEVICES]; /* their ports are, beside what `port` says */
+    unsigned device_count;      /* 0: one */
+    bool down[FAKE_DEVICES];    /* their ports are, beside what `port` says */
+    bool removed[FAKE_DEVICES]; /* they register nothing any more */
     struct ibv_device_attr limits;
     struct ibv_port_attr port;
     int gids_empty; /* entries at the beginning of their GID tables */

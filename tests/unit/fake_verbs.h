@@ -140,8 +140,8 @@ static struct ibv_mr *fake_reg_mr(struct ibv_pd *pd, void *address, size_t lengt
 {
     uint32_t key = FAKE_KEY_DEVICE * fake_device_of(pd->context);
     FAKE_REQUIRE(!(access & (IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC))); /* no peer reads host memory */
-    if (fake.register_errno) {
-        errno = fake.register_errno;
+    if (fake.register_errno || fake.removed[fake_device_of(pd->context)]) {
+        errno = fake.register_errno ? fake.register_errno : EIO;
         return NULL;
     }
     if (fake.read_only && access) {

@@ -328,6 +328,34 @@ Test(verbs_rails, gpu_memory_that_the_first_port_does_not_reach)
     close_engines(&from, &to);
 }
 
+/* Found in review: no memory could be registered any more after one of the devices had been removed. */
+Test(verbs_rails, memory_is_registered_without_a_removed_device)
+{
+    open_engines("1", "RCMODE", "1");
+    connect_by(NULL);
+    struct side before[2] = {side_make(pair.engine[0], false, LENGTH), side_make(pair.engine[1], false, LENGTH)};
+    for (unsigned noticed = 0; noticed < 2; noticed++) {
+        fake_nic.removed[0] = true;
+        if (noticed)
+            happens(0, IBV_EVENT_DEVICE_FATAL);
+        uint64_t end_ms = now_ms() + SOON_MS;
+        while (noticed && stats_of(0, 0).up) {
+            move(&before[0], &before[1], SMALL, 1);
+            cr_assert(now_ms() < end_ms);
+        }
+        struct side from = side_make(pair.engine[0], false, LENGTH), to = side_make(pair.engine[1], false, LENGTH);
+        cr_assert_str_eq(reached(&from), "direct by some NICs, copied for others");
+        move(&from, &to, LENGTH, noticed);
+        uint8_t ref[UCCL_REF_BYTES];
+        uccl_export *exported;
+        IS(uccl_export_mr(from.mr, from.memory, LENGTH, UCCL_ACCESS_WRITE, ref, &exported), 0);
+        IS(uccl_revoke(exported, SOON_MS), 0);
+        side_free(&from);
+        side_free(&to);
+    }
+    close_engines(&before[0], &before[1]);
+}
+
 /* Host memory that one of the ports does not take is told as such. */
 Test(verbs_rails, host_memory_that_one_port_does_not_take)
 {

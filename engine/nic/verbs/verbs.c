@@ -400,7 +400,7 @@ static int verbs_reg_mr(struct nic *base, unsigned index, void *address, size_t 
     enum { OWN = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE };
     const struct verbs_lib *lib = nic->lib;
     struct ibv_mr *mr = NULL;
-    if (length == 0)
+    if (length == 0 || verbs_is_gone(nic))
         return UCCL_ENOTSUP;
     if (lib->reg_mr_iova2 && nic->params->ib_relaxed_ordering)
         mr = lib->reg_mr_iova2(nic->pd, address, length, (uintptr_t)address, OWN | IBV_ACCESS_RELAXED_ORDERING);
