@@ -249,6 +249,18 @@ Test(verbs_infiniband, no_header_has_no_mark, .init = set_up_infiniband, .fini =
     verbs_datagram_ops.release(&queues[1]->base, &rx);
 }
 
+/* A subnet manager may give a port another one. Whoever comes then is told that. */
+Test(verbs_infiniband, new_peers_are_told_the_new_lid, .init = set_up_infiniband, .fini = close_pair)
+{
+    fake.port.lid = 0x4321;
+    port_event(IBV_EVENT_LID_CHANGE, 1);
+    cr_assert_not_null(strstr(said, "LID is 17185 now"), "%s", said);
+    to_second = add_peer(queues[0], queues[1]);
+    cr_assert(send_small(SMALL_BYTES, 0));
+    deliver();
+    cr_assert_eq(take_all(SMALL_BYTES), 1);
+}
+
 /* Another LID, or service level, than the peer's leads nowhere: the ones above were not just any. */
 Test(verbs_infiniband, wrong_addresses_lead_nowhere, .init = set_up_infiniband, .fini = close_pair)
 {

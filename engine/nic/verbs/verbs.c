@@ -155,6 +155,7 @@ static int open_port(struct verbs_backend *backend, struct verbs_port *port)
                choice.why_mode);
     nic->ipv4 = port->ethernet && verbs_gid_is_ipv4(nic->gid.gid);
     nic->prefix_bits = prefix_of(nic);
+    atomic_store(&nic->lid, port->lid);
     nic->datagram_bytes = 1u << verbs_choose_mtu(port->mtu_shift, port->mtu_shift, nic->params->mtu);
     if (nic->datagram_bytes < CORE_DATAGRAM_MIN)
         return no_device(nic->params, "its path MTU is below 512 bytes: raise the MTU of its network "
@@ -359,7 +360,7 @@ void verbs_address_of(const struct verbs_queue *queue, struct verbs_address *out
         .ethernet = nic->port->ethernet,
         .mode = nic->mode,
         .mtu_shift = (uint8_t)__builtin_ctz(queue->port_bytes),
-        .lid = nic->port->lid,
+        .lid = (uint16_t)atomic_load(&nic->lid),
         .prefix_bits = nic->prefix_bits,
         .qpn = queue->ud->qp_num,
         .qkey = queue->qkey,
@@ -546,6 +547,10 @@ static void ask_port(struct verbs_queue *queue)
     if (!verbs_port_refresh(queue->lib, queue->nic->context, &port))
         return;
     note_port(queue->nic, port.active); /* some drivers raise no event */
+    if (port.lid && atomic_exchange(&queue->nic->lid, port.lid) != port.lid)
+        LOG_WARNING(
+            "verbs device %s port %u: its LID is %u now: whoever was told another one does not reach it any more",
+            port.device, port.number, port.lid);
     uint32_t bytes = 1u << verbs_choose_mtu(port.mtu_shift, port.mtu_shift, queue->setup.params->mtu);
     if (bytes > queue->nic->datagram_bytes)
         bytes = queue->nic->datagram_bytes; /* receive slots hold no more */
