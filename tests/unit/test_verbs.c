@@ -691,7 +691,7 @@ Test(verbs_data_qp, what_a_device_is_told_of_a_path, .init = set_up, .fini = clo
     params.ib_retry_cnt = 5;
     fake.no_uc = true; /* RC */
     open_pair();
-    queues[0]->peers[to_second].address.mtu_shift = 10;
+    queues[0]->peers[to_second].path_mtu = 1024;
     connect_path(0, 1);
     const struct fake_qp *qp = fake_qp_of(queues[0]->peers[to_second].qps[0]->ibv->qp_num);
     cr_assert_eq(qp->to_receive.path_mtu, IBV_MTU_1024, "%d", qp->to_receive.path_mtu);

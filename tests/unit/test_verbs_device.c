@@ -102,6 +102,24 @@ Test(verbs_device, port_that_changes_its_mtu, .init = set_up_pair, .fini = close
     cr_assert_eq(seen, 6);
 }
 
+/* Only one end has noticed yet: queue pairs of two path MTUs would refuse each other's writes. */
+Test(verbs_device, path_mtu_is_the_same_at_both_ends, .init = set_up_pair, .fini = close_pair)
+{
+    uint32_t destination, bytes;
+    fake.port.active_mtu = IBV_MTU_1024;
+    queues[0]->until_look = 0;
+    queues[0]->looked_ms = 0;
+    while (verbs_datagram_ops.follow(&queues[0]->base, &destination, &bytes))
+        cr_assert_eq(bytes, 1024);
+    connect_path(0, 1);
+    enum ibv_mtu mtu[2];
+    for (unsigned i = 0; i < 2; i++) {
+        uint32_t peer = i ? to_first : to_second;
+        mtu[i] = fake_qp_of(verbs_peer_at(queues[i], peer)->qps[0]->ibv->qp_num)->to_receive.path_mtu;
+    }
+    cr_assert_eq(mtu[0], mtu[1], "%d, %d", mtu[0], mtu[1]);
+}
+
 /* Receive slots are made for the MTU that the port has at first. */
 Test(verbs_device, port_whose_mtu_grows, .init = set_up)
 {

@@ -289,7 +289,8 @@ int verbs_data_qp_connect(struct nic_queue *base, const struct nic_qp_id *id, ui
         return refuse_number(queue, peer, number);
     if (port != peer->nic)
         return UCCL_EADDR; /* of another pair: a peer that numbers its ports otherwise. The core tries again */
-    unsigned shift = verbs_choose_mtu((unsigned)__builtin_ctz(queue->port_bytes), address->mtu_shift, 0);
+    /* one end refuses packets that the other one cuts by another path MTU: changes since they met do not count */
+    unsigned shift = (unsigned)__builtin_ctz(peer->path_mtu);
     struct ibv_qp_attr attr = {.qp_state = IBV_QPS_RTR,
                                .path_mtu = (enum ibv_mtu)(shift - VERBS_MTU_SHIFT_MIN + IBV_MTU_256),
                                .dest_qp_num = own,

@@ -205,7 +205,7 @@ int verbs_peer_add(struct nic_queue *base, const struct nic_host *host, const st
     struct verbs_peer peer = {
         .address = address, .nic = host->peer_nic, .nics = verbs_address_count(bytes), .used = true};
     peer.traffic_class = host->traffic_class;
-    peer.datagram_bytes = smaller(queue->port_bytes, 1u << address.mtu_shift);
+    peer.datagram_bytes = peer.path_mtu = smaller(queue->port_bytes, 1u << address.mtu_shift);
     if (peer.datagram_bytes < CORE_DATAGRAM_MIN) {
         LOG_ERR("the port of peer %s has a path MTU of %u bytes; %d are needed: raise the MTU of its network "
                 "interface",

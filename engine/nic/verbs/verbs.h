@@ -105,6 +105,7 @@ enum { VERBS_NIC_SHIFT = 24, VERBS_PEERS_MAX = 1 << VERBS_NIC_SHIFT };
 struct verbs_peer {
     struct ibv_ah *handles[VERBS_UD_PATHS_MAX]; /* by path: they differ in the flow label */
     uint32_t datagram_bytes;                    /* what both ports take, as last reported */
+    uint32_t path_mtu;                          /* of data QPs: what both ports took when the ends met */
     struct verbs_address address;
     unsigned nic, nics;         /* which of the peer's ports it is, and how many there are */
     uint8_t traffic_class;      /* as in nic_host */
