@@ -376,9 +376,23 @@ void verbs_data_qp_drain(struct nic_queue *base, const struct nic_qp_id *id)
     queue->data_qps->draining++;
 }
 
+/* What is in the completion queue by now is to be taken. */
+static void begin_taking(struct verbs_data_qp *qp)
+{
+    const struct verbs_queue *queue = qp->queue;
+    qp->polled = queue->polled + queue->receives.count + queue->data_qps->shared.count + VERBS_READY;
+}
+
+/* The completion queue is empty, or all that it can have held then has been taken. */
+static bool has_taken_all(const struct verbs_data_qp *qp)
+{
+    return !verbs_receive(qp->queue) || (int64_t)(qp->queue->polled - qp->polled) >= 0;
+}
+
 /*
  * Whether no send is under way, and all receives are in the completion queue. A queue pair that hangs is destroyed,
- * which has the same effect.
+ * which has the same effect. What it has received is taken before: its completions may go with it, and RC has acked
+ * these writes, so that nobody repeats them.
  */
 static bool receives_are_drained(struct verbs_data_qp *qp)
 {
@@ -389,22 +403,25 @@ static bool receives_are_drained(struct verbs_data_qp *qp)
         return true;
     if (waited_ms < VERBS_DRAIN_MAX_MS)
         return false;
+    if (!qp->hangs)
+        begin_taking(qp);
+    qp->hangs = true;
+    if (!has_taken_all(qp))
+        return false;
     destroy_queue_pair(qp);
     return true;
 }
 
 static bool is_drained(struct verbs_data_qp *qp)
 {
-    struct verbs_queue *queue = qp->queue;
     if (!qp->receives_drained && !receives_are_drained(qp))
         return false;
     if (!qp->receives_drained) {
         qp->receives_drained = true;
         verbs_data_qp_finish_all(qp);
-        qp->polled = queue->polled + queue->receives.count + queue->data_qps->shared.count + VERBS_READY;
+        begin_taking(qp);
     }
-    /* the completion queue is empty, or all that it can have held then has been taken */
-    return !verbs_receive(queue) || (int64_t)(queue->polled - qp->polled) >= 0;
+    return has_taken_all(qp);
 }
 
 /* Whether the device has reported that it, its port or the device has failed. */

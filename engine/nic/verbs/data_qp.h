@@ -67,6 +67,7 @@ struct verbs_data_qp {
     struct nic_done newest_done;     /* for poll_done() */
     uint64_t since_ms;               /* when this state began */
     bool receives_drained;           /* DRAINING: all receives are in the completion queue */
+    bool hangs;                      /* DRAINING: it is to be destroyed once what it has received is taken */
     uint64_t polled;                 /* queue->polled once all of them have been taken */
     int first_batched, last_batched; /* in the batch; -1: none */
     struct verbs_data_qp *same_bucket;
