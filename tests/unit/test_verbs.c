@@ -405,6 +405,25 @@ Test(verbs_data_qp, drain_waits_for_receives_when_the_device_is_silent, .init = 
     cr_assert(event.drained);
 }
 
+/* The next peer that gets the number of a destination is another one. */
+Test(verbs_data_qp, generations_of_an_earlier_peer_do_not_count, .init = set_up_pair, .fini = close_pair)
+{
+    uint32_t number, psn, destination = to_second;
+    params.packet_lifetime_ms = 60000;
+    for (unsigned i = 0; i <= VERBS_TIME_WAIT_MAX; i++) {
+        struct nic_qp_id id = path_id(0, 0, 1);
+        cr_assert_eq(to_second, destination);
+        cr_assert_eq(verbs_data_qp_ops.open(&queues[0]->base, &id, &number, &psn), 0, "peer %u", i);
+        verbs_data_qp_ops.drain(&queues[0]->base, &id);
+        await_drained(0, 0);
+        verbs_data_qp_ops.destroy(&queues[0]->base, &id);
+        id.path = 1; /* this one is not even drained */
+        cr_assert_eq(verbs_data_qp_ops.open(&queues[0]->base, &id, &number, &psn), 0, "peer %u", i);
+        verbs_datagram_ops.peer_remove(&queues[0]->base, to_second);
+        to_second = add_peer(queues[0], queues[1]);
+    }
+}
+
 /*
  * The queue pair hangs, and nobody has looked for a second at what it has received. The sender has its completions, so
  * it repeats nothing.

@@ -478,6 +478,14 @@ void verbs_data_qp_destroy(struct nic_queue *base, const struct nic_qp_id *id)
     enter_time_wait(qp);
 }
 
+/* Its data QPs in TIME_WAIT do not count against whoever gets the number of the destination next. */
+static void disown_data_qps(struct verbs_data_qps *qps, uint32_t destination)
+{
+    for (uint32_t i = 0; i < qps->count; i++)
+        if (qps->all[i] && qps->all[i]->is.destination == destination)
+            qps->all[i]->is.destination = VERBS_NOBODY;
+}
+
 void verbs_data_qps_forget(struct verbs_queue *queue, uint32_t destination)
 {
     struct verbs_data_qp **of_peer = verbs_peer_at(queue, destination)->qps;
@@ -493,6 +501,8 @@ void verbs_data_qps_forget(struct verbs_queue *queue, uint32_t destination)
         verbs_drop_ready(queue, qp->is.flow);
         enter_time_wait(qp);
     }
+    if (queue->data_qps)
+        disown_data_qps(queue->data_qps, destination);
 }
 
 /*

@@ -29,6 +29,8 @@ enum {
     VERBS_TIME_WAIT_MAX = 8,      /* data QPs of a path in TIME_WAIT; with more, none is made */
 };
 
+#define VERBS_NOBODY UINT32_MAX /* no number of a destination */
+
 enum verbs_data_qp_state { VERBS_MADE, VERBS_UP, VERBS_DRAINING, VERBS_DRAINED, VERBS_TIME_WAIT };
 
 struct verbs_data_qp_cq {
