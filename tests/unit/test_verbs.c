@@ -117,6 +117,20 @@ Test(verbs_ud, refused_post_sets_it_up_again, .init = set_up_pair, .fini = close
     send_and_take();
 }
 
+/* Its completions, of which not every driver rids the queue, leave room for those that come. */
+Test(verbs_ud, set_up_again_with_a_full_completion_queue, .init = set_up_pair, .fini = close_pair)
+{
+    struct nic_rx rx;
+    fake.status = IBV_WC_LOC_QP_OP_ERR;
+    for (unsigned i = 0; i < VERBS_UD_SENDS; i++)
+        cr_assert(send_small(SMALL_BYTES, 0));
+    deliver();
+    queues[0]->broken = true; /* as a receive that failed would tell */
+    cr_assert_eq(verbs_datagram_ops.poll(&queues[0]->base, &rx, 1), 0);
+    for (unsigned i = 0; i < VERBS_UD_SENDS; i++)
+        send_and_take();
+}
+
 Test(verbs_ud, handles_of_a_removed_peer_outlive_its_sends, .init = set_up_pair, .fini = close_pair)
 {
     uint32_t before = fake.handles_alive;

@@ -299,6 +299,7 @@ void verbs_ud_recover(struct verbs_queue *queue)
     sends->done = sends->posted = sends->asked = sends->built;
     sends->batched = 0;
     int error = modify_ud_qp(queue, IBV_QPS_RESET, 0);
+    verbs_reap_sends(queue); /* not every driver has thrown completions away, and their queue has room for one epoch */
     if (!error)
         error = bring_ud_qp_up(queue);
     if (!error)
