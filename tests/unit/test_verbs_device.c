@@ -331,6 +331,23 @@ Test(verbs_device, takes_what_the_device_can_do, .init = set_up)
     }
 }
 
+/* Whatever the device's queues hold, it is asked for no more. */
+Test(verbs_device, queues_of_devices_with_low_limits, .init = set_up)
+{
+    static const int most[] = {600, 1023, 1024, 2048, 3000, FAKE_RING};
+    for (unsigned mode = 0; mode < 2; mode++) {
+        for (unsigned i = 0; i < sizeof most / sizeof most[0]; i++) {
+            fake.limits.max_cqe = most[i];
+            params.udmode = mode;
+            open_pair();
+            cr_assert_leq(queues[0]->receives.count + verbs_shared_receives(queues[0]->nic), (uint32_t)most[i]);
+            send_and_take();
+            close_pair();
+            uccl_set_log(keep_log, NULL);
+        }
+    }
+}
+
 /* Data QPs times the speed of one; InfiniBand Architecture Specification, PortInfo. */
 Test(verbs_device, speed, .init = set_up)
 {

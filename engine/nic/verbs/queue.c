@@ -245,7 +245,8 @@ int verbs_ud_open(struct verbs_queue *queue)
     struct verbs_nic *nic = queue->nic;
     const struct ibv_device_attr *limits = &nic->port->limits;
     struct verbs_ud_sends *sends = &queue->sends;
-    int most = limits->max_qp_wr < limits->max_cqe ? limits->max_qp_wr : limits->max_cqe;
+    int completions = nic->mode == VERBS_UD ? limits->max_cqe : limits->max_cqe / 2; /* shared receives have the rest */
+    int most = limits->max_qp_wr < completions ? limits->max_qp_wr : completions;
     uint32_t receives = verbs_at_most(VERBS_UD_RECEIVES, most);
     sends->depth = verbs_at_most(VERBS_UD_SENDS, most);
     if (sends->depth < VERBS_UD_SENDS_MIN || receives < VERBS_RECEIVES_MIN) {
