@@ -86,7 +86,7 @@ static struct {
     int open_errno, register_errno, send_errno, notify_errno, handle_errno; /* what the next calls fail with */
     unsigned handle_device; /* 1 + the device for which handle_errno is; 0: for all */
     struct fake_qp *qps[FAKE_QPS];
-    uint32_t qps_made, qps_alive, handles_alive, mrs_alive;
+    uint32_t qps_made, qps_alive, handles_alive, mrs_alive, cqs_alive;
     uint32_t most_sends;       /* in progress on one queue pair at any time */
     enum ibv_wc_status status; /* of the next send that completes; then success again */
     struct ibv_async_event events[FAKE_EVENTS];
@@ -332,6 +332,7 @@ static struct ibv_cq_ex *fake_create_cq_ex(struct ibv_context *context, struct i
                                      .read_completion_ts = fake_read_completion_ts};
     cq->is_stamped = true;
     cq->size = attr->cqe;
+    fake.cqs_alive++;
     fake.stamped_cqs += attr->cqe != 2;
     return &cq->stamped;
 }

@@ -184,6 +184,7 @@ static struct ibv_cq *fake_create_cq(struct ibv_context *context, int entries, v
     cq->cq.context = context;
     cq->cq.channel = channel;
     cq->size = (uint32_t)entries;
+    fake.cqs_alive++;
     return &cq->cq;
 }
 
@@ -204,6 +205,7 @@ static int fake_destroy_cq(struct ibv_cq *cq)
     }
     pthread_mutex_unlock(&told_lock);
     free(cq);
+    fake.cqs_alive--;
     return 0;
 }
 

@@ -213,6 +213,24 @@ Test(verbs_device, port_of_others_may_do_what_it_will, .init = set_up_paths, .fi
     cr_assert(send_write(0, 1, 0, 10, 1));
 }
 
+/* Two flushes for which no queue pair can be made: nothing of it is left. */
+Test(verbs_device, that_makes_no_queue_pair_to_flush_with, .init = set_up_paths, .fini = close_pair)
+{
+    struct nic_mr mr = {.flush_key = 1, .flush_address = (uintptr_t)target.bytes};
+    struct nic_flushed flushed[3];
+    unsigned cookies[3];
+    uint32_t before = fake.cqs_alive;
+    fake.no_rc = true;
+    for (unsigned i = 0; i < 2; i++)
+        cr_assert(verbs_data_qp_ops.flush_device(&queues[0]->base, &mr, &cookies[i]));
+    fake.no_rc = false;
+    cr_assert(verbs_data_qp_ops.flush_device(&queues[0]->base, &mr, &cookies[2]));
+    cr_assert_eq(verbs_data_qp_ops.poll_flushed(&queues[0]->base, flushed, 3), 3);
+    for (unsigned i = 0; i < 3; i++)
+        cr_assert(flushed[i].failed && flushed[i].cookie == &cookies[i]);
+    cr_assert_eq(fake.cqs_alive, before);
+}
+
 /* ---- InfiniBand ------------------------------------------------------------------------------ */
 
 static void set_up_infiniband(void)

@@ -112,6 +112,7 @@ static inline void close_pair(void)
     FINI_ASSERT(fake.qps_alive == 0);
     FINI_ASSERT(fake.handles_alive == 0);
     FINI_ASSERT(fake.mrs_alive == 0);
+    FINI_ASSERT(fake.cqs_alive == 0);
     uccl_set_log(NULL, NULL);
 }
 

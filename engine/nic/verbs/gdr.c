@@ -155,7 +155,7 @@ static bool open_flush_qp(struct verbs_queue *queue)
 {
     struct verbs_reads *reads = queue->reads;
     struct verbs_nic *nic = queue->nic;
-    if (reads->qp)
+    if (reads->qp || reads->broken) /* what could be made of a broken one stays until its reads have failed */
         return !reads->broken;
     if (!reads->sink.mr && verbs_pool_open(nic, &reads->sink, SINK_BYTES, "register memory to flush with"))
         return false;
