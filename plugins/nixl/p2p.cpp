@@ -7,6 +7,8 @@
  *
  * Locks, in this order: Engine::use, Connection::lock, then one of the others, which are held for moments only.
  */
+#include "deaf.hpp"
+#include "packed.hpp"
 #include "uccl/engine.h"
 #include "uccl_engine.h"
 
@@ -50,7 +52,6 @@ constexpr int REVOKE_MS = 1000;             /* one attempt of those that end a r
 constexpr unsigned DEREGISTER_TOLD = 10000; /* attempts of those, between two lines that tell of them */
 constexpr size_t INBOX_MAX = 1u << 20;      /* notifications that nobody takes; more wait at their senders */
 constexpr size_t REAP_FROM = 64;            /* pending requests from which completed ones are looked for */
-constexpr size_t NOTIFICATION_MAX = 512;    /* bytes of one: length of the name, name, text */
 
 struct Registration {
     uccl_mr *mr;
@@ -106,7 +107,7 @@ struct Tables {
 };
 struct Inbox {
     std::mutex lock; /* also of uccl_notify_next(): what one thread takes first stands before what another takes */
-    std::deque<std::pair<std::string, std::string>> messages;
+    std::deque<std::string> messages; /* as pack() has made them */
 };
 Tables *tables = new Tables;
 Inbox *inbox = new Inbox;
@@ -194,41 +195,27 @@ template <typename Body> int with_connection(uccl_conn_t *handle, Body body)
 
 /* ---- notifications --------------------------------------------------------------------------- */
 
-/* Zeros at the ends stay here. */
-size_t pack(const notify_msg_t &message, uint8_t *out)
-{
-    size_t name = strnlen(message.name, MSG_SIZE - 1), text = MSG_SIZE;
-    while (text > 0 && message.msg[text - 1] == '\0')
-        text--;
-    out[0] = static_cast<uint8_t>(name);
-    memcpy(out + 1, message.name, name);
-    memcpy(out + 1 + name, message.msg, text);
-    return 1 + name + text;
-}
-
-/* Drops the next notification, which is longer than any of a peer like this. */
-int drop_notification(const Engine &engine, size_t length)
-{
-    std::vector<uint8_t> bytes(length);
-    return uccl_notify_next(engine.uccl, bytes.data(), bytes.size(), nullptr, nullptr);
-}
-
-/* Takes what has arrived at an open engine, as far as there is room; returns whether something had. */
+/*
+ * Takes what has arrived at an open engine, as far as there is room; returns whether something had. There is a place
+ * for each before it is taken: where memory is short it waits.
+ */
 bool take_notifications(const Engine &engine)
 {
     bool some = false;
     std::lock_guard<std::mutex> guard(inbox->lock);
     while (inbox->messages.size() < INBOX_MAX) {
-        uint8_t bytes[NOTIFICATION_MAX];
         size_t length = 0;
-        int error = uccl_notify_next(engine.uccl, bytes, sizeof bytes, &length, nullptr);
-        if (error == UCCL_ETRUNCATED ? drop_notification(engine, length) : error)
+        int error = uccl_notify_next(engine.uccl, nullptr, 0, &length, nullptr); /* takes an empty one */
+        if (error == UCCL_ETRUNCATED) {
+            std::string &next = inbox->messages.emplace_back(length, '\0');
+            error = uccl_notify_next(engine.uccl, &next[0], length, &length, nullptr); /* or one behind it */
+            next.resize(error ? 0 : length);
+            if (!is_packed(next))
+                inbox->messages.pop_back();
+        }
+        if (error && error != UCCL_ETRUNCATED)
             break;
         some = true;
-        if (error || length == 0 || length - 1 < bytes[0] || length - 1 - bytes[0] > MSG_SIZE)
-            continue; /* of no peer like this */
-        const char *name = reinterpret_cast<const char *>(bytes + 1);
-        inbox->messages.emplace_back(std::string(name, bytes[0]), std::string(name + bytes[0], length - 1 - bytes[0]));
     }
     return some;
 }
@@ -399,9 +386,11 @@ int open_engine(const std::shared_ptr<Engine> &engine)
     int error = uccl_open(nullptr, &engine->uccl);
     if (!error)
         error = uccl_listen(engine->uccl, -1, 0, &engine->handle, &engine->listener);
-    if (!error)
-        engine->server = std::thread(serve, engine);
-    return error;
+    if (error)
+        return error;
+    Deaf now;
+    engine->server = std::thread(serve, engine);
+    return UCCL_OK;
 }
 
 /* The hexadecimal digits of a listener, and back; false: these are none. */
@@ -758,7 +747,7 @@ bool uccl_engine_xfer_status(uccl_conn_t *handle, uint64_t transfer)
 int uccl_engine_send_notif(uccl_conn_t *handle, notify_msg_t *message)
 {
     return with_connection(handle, [&](Connection &connection) {
-        uint8_t bytes[NOTIFICATION_MAX];
+        uint8_t bytes[PACKED_MAX];
         Request request = nullptr;
         size_t length = pack(*message, bytes);
         connection.notifications.push_back(nullptr); /* a posted request must find its place */
@@ -789,10 +778,7 @@ std::vector<notify_msg_t> uccl_engine_get_notifs()
         std::lock_guard<std::mutex> guard(inbox->lock);
         std::vector<notify_msg_t> out(inbox->messages.size());
         for (notify_msg_t &message : out) {
-            auto &[name, text] = inbox->messages.front();
-            message = {};
-            name.copy(message.name, MSG_SIZE - 1);
-            text.copy(message.msg, MSG_SIZE);
+            unpack(inbox->messages.front(), message);
             inbox->messages.pop_front();
         }
         return out;

@@ -116,7 +116,7 @@ int uccl_engine_write_vector(uccl_conn_t *conn, std::vector<uccl_mr_t> mrs, std:
 
 /*
  * Whether a transfer has completed: its bytes are visible at their target. Never true for one that has failed, or
- * whose connection has been destroyed. Never blocks.
+ * whose connection has been destroyed. Waits for nothing but another thread's call on the connection.
  */
 bool uccl_engine_xfer_status(uccl_conn_t *conn, uint64_t transfer);
 

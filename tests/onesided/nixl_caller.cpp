@@ -17,6 +17,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -327,6 +329,7 @@ void vector_begins(Agent &agent, const Pipe &pipe)
     CHECK(memcmp(back.at, memory.at, COUNT * SIZE) == 0);
     std::vector<Piece> none;
     move(true, conn, agent, memory, remote, none, "");
+    pipe.meet(); /* the target has looked at what the next ones write over */
     /* transfers that nobody asks for hold up nothing */
     for (int i = 0; i < 300; i++) {
         uint64_t number;
@@ -351,6 +354,7 @@ void vector_has(Agent &agent, const Pipe &pipe)
     }
     CHECK(next_notification("initiator") == "done");
     CHECK(next_notification("initiator") == "");
+    pipe.meet();
     CHECK(next_notification("initiator") == "forgotten");
     pipe.meet();
 }
@@ -594,6 +598,43 @@ void stranger_has(Agent &agent, const Pipe &pipe)
     CHECK(uccl_engine_get_notifs().empty());
 }
 
+/* The signals that each thread blocks, by its number. */
+std::map<int, unsigned long long> blocked_signals()
+{
+    std::map<int, unsigned long long> out;
+    for (const auto &entry : std::filesystem::directory_iterator("/proc/self/task")) {
+        std::ifstream status(entry.path() / "status");
+        for (std::string line; std::getline(status, line);)
+            if (line.rfind("SigBlk:", 0) == 0)
+                out[std::stoi(entry.path().filename())] = std::stoull(line.substr(7), nullptr, 16);
+    }
+    return out;
+}
+
+/* The library's threads leave the signals of the process to the application, and faults to themselves. */
+void signals_begins(Agent &, const Pipe &pipe)
+{
+    auto bit = [](int number) { return 1ull << (number - 1); };
+    auto before = blocked_signals();
+    uccl_engine_t *engine = uccl_engine_create(2, true);
+    CHECK(engine && blocked_signals().at(getpid()) == before.at(getpid()));
+    CHECK(soon([&] { /* one that is just beginning blocks all */
+                     unsigned right = 0, others = 0;
+                     for (auto &[thread, blocked] : blocked_signals()) {
+                         others += before.count(thread) == 0;
+                         right += before.count(thread) == 0 && blocked & bit(SIGTERM) && blocked & bit(SIGUSR1) &&
+                                  !(blocked & bit(SIGSEGV));
+                     }
+                     return others >= 2 && right == others;
+    }));
+    uccl_engine_destroy(engine);
+    pipe.meet();
+}
+void signals_has(Agent &, const Pipe &pipe)
+{
+    pipe.meet();
+}
+
 const struct {
     const char *name;
     Side begins, has;
@@ -608,6 +649,7 @@ const struct {
     {"a peer that is killed", kill_begins, kill_has, true},
     {"calls that make no sense, and fork", wrong_begins, wrong_has, false},
     {"notifications of a stranger", stranger_begins, stranger_has, false},
+    {"its threads take no signals", signals_begins, signals_has, false},
 };
 
 bool side(Side run, const char *name, const Pipe &pipe)

@@ -132,6 +132,55 @@ void posting(uccl_engine_t *here, uccl_engine_t *there)
     uccl_engine_conn_destroy(conn);
 }
 
+bool is_whole(const notify_msg_t &message, char letter)
+{
+    for (size_t i = 0; i < MSG_SIZE; i++)
+        if (message.msg[i] != letter)
+            return false;
+    return strcmp(message.name, "a name that needs memory of its own") == 0;
+}
+
+/* Takes one that comes within some time, where the first `tries` of its allocations have none. */
+bool take_one(int tries, char letter)
+{
+    for (int i = 0; i < 2000; i++, usleep(1000)) {
+        until_failure = i ? 0 : tries;
+        std::vector<notify_msg_t> got = uccl_engine_get_notifs();
+        until_failure = 0;
+        if (got.empty())
+            continue;
+        CHECK(got.size() == 1 && is_whole(got[0], letter));
+        return true;
+    }
+    return false;
+}
+
+/* A notification for which there is no memory yet waits, and comes once: whoever takes it, the library or the caller.
+ */
+void notifying(uccl_engine_t *here, uccl_engine_t *there)
+{
+    notify_msg_t message = {};
+    char address[128];
+    int gpu;
+    uccl_conn_t *conn = connect_by(metadata_of(there), here, true);
+    for (int i = 0; i < 2; i++) /* that of posting(), and this one */
+        CHECK(conn && uccl_engine_accept(there, address, sizeof address, &gpu));
+    strcpy(message.name, "a name that needs memory of its own");
+    for (int tries = 1; tries < 12; tries++) {
+        memset(message.msg, 'a' + tries, MSG_SIZE);
+        others_fail = true;
+        failed_elsewhere = 0;
+        CHECK(uccl_engine_send_notif(conn, &message) == 0);
+        for (int i = 0; i < 100 && failed_elsewhere == 0; i++)
+            usleep(SHORT_US / 10);
+        CHECK(failed_elsewhere > 0);
+        CHECK(take_one(tries, static_cast<char>('a' + tries)));
+        others_fail = false;
+    }
+    CHECK(uccl_engine_get_notifs().empty());
+    uccl_engine_conn_destroy(conn);
+}
+
 } // namespace
 
 __attribute__((noinline)) void *operator new(size_t bytes)
@@ -162,6 +211,7 @@ int main()
     registering(here);
     accepting(here, there);
     posting(here, there);
+    notifying(here, there);
     uccl_engine_destroy(here);
     uccl_engine_destroy(there);
     return 0;
