@@ -94,7 +94,8 @@ fail() {
 # ---- packages -------------------------------------------------------------------------------
 
 PACKAGES=(gcc g++ meson ninja-build pkg-config python3 liburing-dev libhwloc-dev libcriterion-dev libjansson-dev
-    iproute2 ethtool strace groff-base clang clang-format libclang-rt-dev llvm spin libbpf-dev binutils libibverbs-dev)
+    iproute2 nftables procps ethtool strace groff-base clang clang-format libclang-rt-dev llvm spin libbpf-dev binutils
+    libibverbs-dev)
 declare -A PACKAGES_OF=( # of a part alone
     [arm64]="qemu-user-static"
     [vm]="qemu-system-x86 busybox-static cpio kmod zstd xz-utils rdma-core ibverbs-utils perftest"
