@@ -5,6 +5,7 @@
 #include <endian.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -208,7 +209,9 @@ static const struct argp_option ends_rows[] = {
      "not "
      "pass)",
      TOOL_GROUP_OWN},
-    {"dev", KEY_DEV, "NAME", 0, "Verbs device (mlx5_0, mlx5_0:1) or network interface (default: the best one)",
+    {"dev", KEY_DEV, "NAME", 0,
+     "Verbs device (mlx5_0, mlx5_0:1) or network interface, which means UDP alone unless --backend=tcp (default: the "
+     "best one)",
      TOOL_GROUP_OWN},
     {"num-cpus", KEY_NUM_CPUS, "N", 0, "Engine threads, 1 to 64 (default: by the number of cores)", TOOL_GROUP_OWN},
     {0, 0, 0, 0, "Connecting:", TOOL_GROUP_CONNECTING},
@@ -634,12 +637,35 @@ void tool_accept_joins(uccl_listener *listener, uint64_t nonce, uccl_conn **conn
     }
 }
 
-/* The library tells the first refusal while the server is not there yet; those that follow are not told. */
-static void log_nothing(void *user, enum uccl_log_level level, const char *text)
+/* What the library logs in an attempt to connect. */
+static struct {
+    pthread_mutex_t lock;
+    char lines[4096];
+    size_t length;
+} said = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* A line that does not fit is left out. */
+static void keep_line(void *user, enum uccl_log_level level, const char *text)
 {
+    static const char *const names[] = {"none", "error", "warning", "info", "debug"};
     (void)user;
-    (void)level;
-    (void)text;
+    pthread_mutex_lock(&said.lock);
+    size_t left = sizeof(said.lines) - said.length;
+    int length = snprintf(said.lines + said.length, left, "uccl: %s: %s\n", names[level], text);
+    if (length > 0 && (size_t)length < left)
+        said.length += (size_t)length;
+    pthread_mutex_unlock(&said.lock);
+}
+
+/* While the server is not there yet, the library would tell each refusal: what it says counts if it is the end. */
+static void await_server(bool refused)
+{
+    uccl_set_log(refused ? keep_line : NULL, NULL);
+    pthread_mutex_lock(&said.lock);
+    if (!refused)
+        fwrite(said.lines, 1, said.length, stderr);
+    said.length = 0;
+    pthread_mutex_unlock(&said.lock);
 }
 
 static uccl_conn *connect_one(uccl_engine *engine, const struct tool_address *address)
@@ -655,7 +681,7 @@ static uccl_conn *connect_one(uccl_engine *engine, const struct tool_address *ad
         uint64_t now_ns = tool_now_ns();
         uint64_t left_ms = now_ns < deadline_ns ? (deadline_ns - now_ns) / NS_PER_MS : 0;
         rc = uccl_connect(engine, &attempt, left_ms != 0 ? (int)left_ms : 1, &conn);
-        uccl_set_log(rc == UCCL_EREFUSED ? log_nothing : NULL, NULL);
+        await_server(rc == UCCL_EREFUSED);
         if (rc == 0)
             return conn;
         if (rc != UCCL_EREFUSED || tool_now_ns() >= deadline_ns)

@@ -360,9 +360,18 @@ static void gather(long long deadline_ms)
                    "telling all to", pe);
 }
 
-static void ignore(void *user, enum uccl_log_level level, const char *text)
+enum { SAID_BYTES = 256 };
+
+/* Until the root is there each attempt would be told: the last line is kept. Engine threads may have something to say
+ * too. */
+static void keep_line(void *user, enum uccl_log_level level, const char *text)
 {
-    (void)user, (void)level, (void)text;
+    static bool busy;
+    (void)level;
+    if (__atomic_test_and_set(&busy, __ATOMIC_ACQUIRE))
+        return;
+    snprintf(user, SAID_BYTES, "%s", text);
+    __atomic_clear(&busy, __ATOMIC_RELEASE);
 }
 
 /* Finds the root, which may start later. */
@@ -370,20 +379,21 @@ static void join(const struct member *self, long long deadline_ms)
 {
     struct uccl_handle handle;
     uint16_t port = (uint16_t)root_port;
+    char said[SAID_BYTES] = "";
     int result;
     if (root_pipe[0] >= 0 && read(root_pipe[0], &port, sizeof port) != sizeof port)
         fail("PE 0 has ended");
     check(uccl_handle_from_address(root_host, port, &handle), "UCCL_ROOT");
     do {
-        uccl_set_log(ignore, NULL); /* until it is there, each attempt would be told */
+        uccl_set_log(keep_line, said);
         result = uccl_connect(engine, &handle, left_ms(deadline_ms) + 1, &peers[0].conn);
         uccl_set_log(NULL, NULL);
         if (result == UCCL_EREFUSED)
             nanosleep(&(struct timespec){0, 50000000}, NULL);
     } while (result == UCCL_EREFUSED && left_ms(deadline_ms) > 0);
     if (result < 0)
-        fail("PE 0 has not come within %d s: at %s, port %u: %s", wait_ms / 1000, root_host, port,
-             uccl_strerror(result));
+        fail("PE 0 has not come within %d s: at %s, port %u: %s; %s", wait_ms / 1000, root_host, port,
+             uccl_strerror(result), said);
     check_peer(transfer(true, peers[0].conn, (void *)self, sizeof *self, deadline_ms), "telling", 0);
     uccl_request *request;
     size_t bytes = 0;

@@ -4,7 +4,7 @@
 # with a status other than 0, soon.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/lib.sh"
-plan 79
+plan 80
 UNEQUAL=0 # looks at what is refused
 
 export UCCL_CONNECT_MS=2000
@@ -228,6 +228,21 @@ before_its_server() {
     ended "$client" 20 && [ "$STATUS" = 0 ] && ended "$PID" 10 && [ "$STATUS" = 0 ]
 }
 check "a client that comes before its server" before_its_server
+# what the library says of the end counts, though it is not told of each attempt before
+refused_later() {
+    next_port
+    start client env UCCL_BACKEND=tcp "$TRANSPORT_TEST" --serverip=127.0.0.1 --oobport="$PORT"
+    local client=$PID
+    until_true 10 grep -q 'tries for up to' "$WORK/client.log" || return 1
+    start server env UCCL_BACKEND=udp "$TRANSPORT_TEST" --server --oobport="$PORT"
+    ended "$client" 20 && [ "$STATUS" = 1 ] && said client 'warning: .*another UCCL_BACKEND' && said client UCCL_EPROTO &&
+        [ "$(grep -c 'Connection refused' "$WORK/client.log")" = 1 ]
+    local result=$?
+    kill "$PID"
+    ended "$PID" 5
+    return "$result"
+}
+check "a client that comes before its server, and is refused then" refused_later
 
 # strangers CODE: Python that talks to the listening server; a real client must then succeed, and
 # the server must not have spun

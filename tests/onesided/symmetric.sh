@@ -3,7 +3,7 @@
 # The example of a symmetric heap: rings of processes, however they are started, and what is said when one is missing.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/../integration/lib.sh"
-plan 9
+plan 10
 
 SYMMETRIC=$BUILD/tests/onesided/symmetric
 
@@ -74,9 +74,17 @@ missing() {
 check "a PE that is missing is named by all" missing
 no_root() {
     each uccl 2 1 1
-    [ "$STATUSES" = "1 " ] && said pe1 '^PE 1: PE 0 has not come within 1 s: at 127.0.0.1, port [0-9]+: connection refused$'
+    [ "$STATUSES" = "1 " ] && said pe1 '^PE 1: PE 0 has not come within 1 s: at 127.0.0.1, port [0-9]+: connection refused; .*nobody listens'
 }
 check "so is the root" no_root
+refusing() {
+    next_port
+    start pe0 env UCCL_BACKEND=udp UCCL_PE=0 UCCL_NPES=2 UCCL_ROOT="127.0.0.1:$PORT" "$SYMMETRIC" --wait=3
+    local root=$PID
+    start pe1 env UCCL_BACKEND=tcp UCCL_PE=1 UCCL_NPES=2 UCCL_ROOT="127.0.0.1:$PORT" "$SYMMETRIC" --wait=3
+    ended "$PID" 20 && [ "$STATUS" = 1 ] && said pe1 'another UCCL_BACKEND' && ended "$root" 20 && [ "$STATUS" = 1 ]
+}
+check "a root that refuses: it is told why" refusing
 wrong() {
     local name
     for name in UCCL_PE=4 UCCL_PE=x UCCL_NPES=0 UCCL_ROOT=localhost:0 UCCL_NPES=2000; do
