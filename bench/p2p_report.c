@@ -4,12 +4,14 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -110,7 +112,8 @@ void report_json(const struct report_setup *setup, const struct result *rows, un
 
 void report_check_plot(const char *path)
 {
-    bool there = access(path, F_OK) == 0;
+    struct stat before;
+    bool there = lstat(path, &before) == 0; /* or a link to where nothing is yet */
     FILE *file = fopen(path, "a");
     if (!file)
         tool_fail("--plot=%s: %s", path, strerror(errno));
@@ -131,6 +134,19 @@ static bool is_whole(const char *svg, size_t length)
     return length >= sizeof(end) - 1 && memcmp(svg + length - (sizeof(end) - 1), end, sizeof(end) - 1) == 0;
 }
 
+/* An older plot stays where there is no room for this one. */
+static void write_plot(const char *path, const char *svg, size_t length)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+    if (fd < 0 || (fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)length) != 0 && (errno == ENOSPC || errno == EDQUOT)))
+        tool_fail("--plot=%s: %s", path, strerror(errno));
+    FILE *out = fdopen(fd, "w");
+    bool written = out && fwrite(svg, 1, length, out) == length && fflush(out) == 0;
+    bool cut = written && (ftruncate(fd, (off_t)length) == 0 || errno == EINVAL); /* EINVAL: it is no file */
+    if (!cut || fclose(out) != 0)
+        tool_fail("--plot=%s: %s; it is not complete", path, strerror(errno));
+}
+
 /* Takes a file that gnuplot has written to where it shall be, and removes it. */
 static void deliver_plot(const char *from, const char *path)
 {
@@ -145,10 +161,7 @@ static void deliver_plot(const char *from, const char *path)
     if (!read || !is_whole(svg, length))
         tool_fail("gnuplot has not written a whole plot to %s (is that disk full?); %s is not written", from, path);
     fclose(in);
-    FILE *out = fopen(path, "w");
-    bool written = out && fwrite(svg, 1, length, out) == length && fflush(out) == 0 && fclose(out) == 0;
-    if (!written)
-        tool_fail("--plot=%s: %s; it is not complete", path, strerror(errno));
+    write_plot(path, svg, length);
     free(svg);
 }
 

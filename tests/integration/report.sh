@@ -3,7 +3,7 @@
 # A tool's report arrives whole, or its exit status is not 0 and a line says why. Nothing here is measured.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/lib.sh"
-plan 64 60
+plan 66 62
 
 INFO=$BUILD/bench/uccl_info
 SCALE=$BUILD/bench/scale_sim
@@ -138,7 +138,29 @@ for fault in 'exit 3' ':' 'printf "<svg>" >"$output"' "$whole; exit 1"; do
     check "gnuplot: $fault" lost 'gnuplot' "$P2P_BENCH ${BRIEF[*]} --plot=$WORK/plot.svg"
     check "and the older plot is untouched" grep -qx older "$WORK/plot.svg"
 done
+# shellcheck disable=SC2016
+gnuplot_does '{ echo "<svg>"; seq 20000; echo "</svg>"; } >"$output"'
+mkdir "$WORK/small"
+full_disk() {
+    export WORK
+    # shellcheck disable=SC2016
+    unshare -m bash -c 'mount -t tmpfs -o size=64k none "$WORK/small" && echo older >"$WORK/small/plot.svg" &&
+        ! timeout 60 "$@" --plot="$WORK/small/plot.svg" 2>"$WORK/full.log" && grep -qx older "$WORK/small/plot.svg"' sh \
+        "$P2P_BENCH" "${BRIEF[@]}" && said full 'plot=.*No space left'
+}
+if unshare -m mount -t tmpfs none "$WORK/small" 2>/dev/null; then
+    check "no room for a plot: the older one is untouched" full_disk
+else
+    skip "no room for a plot" "not allowed to make mount namespaces"
+fi
 gnuplot_does "$whole"
+linked_plot() {
+    ln -sf "$WORK/target.svg" "$WORK/link.svg"
+    ! timeout 60 "$P2P_BENCH" --serverip=127.0.0.1 --oobport=1 --connect-timeout=0 --plot="$WORK/link.svg" &&
+        [ -L "$WORK/link.svg" ] && timeout 60 "$P2P_BENCH" "${BRIEF[@]}" --plot="$WORK/link.svg" && [ -L "$WORK/link.svg" ] &&
+        [ "$(cat "$WORK/target.svg")" = "$(printf '<svg>\n</svg>')" ]
+}
+check "a plot by a link to where nothing is yet" linked_plot
 check "a plot on a full disk" lost 'plot=/dev/full' "$P2P_BENCH ${BRIEF[*]} --plot=/dev/full"
 check "a plot where none may be" lost 'plot=/nonexistent' "$P2P_BENCH ${BRIEF[*]} --plot=/nonexistent/plot.svg"
 rm -f "$WORK/plot.svg"
