@@ -3,7 +3,7 @@
 # What `meson install` puts in place is enough to build and run the examples, in C and in C++.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/lib.sh"
-plan 16
+plan 18
 
 ROOT=$WORK/root
 install_all() {
@@ -48,6 +48,22 @@ for file in "$SOURCE"/docs/examples/*.c "$SOURCE"/docs/examples/*.cpp; do
     esac
     check "$name runs" runs "$WORK/$name.out"
 done
+
+# the program of README.md, under a name that is longer than its text has room for
+readme_runs() {
+    local receiver
+    start receiver "$WHERE/hello.out"
+    receiver=$PID
+    wait_listening "$receiver" "$PORT" || return 1
+    start sender "$WHERE/hello.out" 127.0.0.1
+    ended "$PID" 20 && [ "$STATUS" = 0 ] && ended "$receiver" 20 && [ "$STATUS" = 0 ] && said receiver '^63 bytes: hello from /'
+}
+next_port
+sed -n '/^```c$/,/^```$/p' "$SOURCE/README.md" | sed "/^\`\`\`/d; s/30050/$PORT/" >"$WORK/hello.c"
+WHERE=$WORK/$(printf 'folder%.0s' 1 2 3 4 5 6 7 8)
+mkdir "$WHERE"
+check "README.md's program builds" builds cc "$WORK/hello.c" "$WHERE/hello.out" -std=c11 -Wconversion
+check "README.md's program runs" readme_runs
 
 printf '#include <uccl/engine.h>\nint main(void) { return uccl_version()[0] == 0; }\n' >"$WORK/header.c"
 cp "$WORK/header.c" "$WORK/header.cpp"
