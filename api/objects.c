@@ -22,6 +22,7 @@ struct uccl_request *request_take_for(struct uccl_conn *conn, void *buffer, stru
     atomic_store_explicit(&request->flushes, false, memory_order_relaxed);
     atomic_store_explicit(&request->closes, false, memory_order_relaxed);
     request->parent = request->parts = NULL;
+    request->let_go = false;
     atomic_store_explicit(&request->unfinished, 1, memory_order_relaxed);
     atomic_store_explicit(&request->part_status, UCCL_OK, memory_order_relaxed);
     atomic_store_explicit(&request->home_over, false, memory_order_release); /* see still_ours() */

@@ -100,6 +100,8 @@ void conn_cancel(struct conn *conn, struct core_msg *msg)
         msg->flags |= MSG_CANCELLED;
     else if (msg->kind == CORE_SEND && msg->state != MSG_ENDED && !(msg->flags & MSG_DELIVERED))
         conn_end_send_early(conn, msg, UCCL_ECANCELED);
+    else if (msg->kind == CORE_SEND && msg->state != MSG_ENDED)
+        conn_end_settling(conn, msg);
     else if (msg->kind == CORE_RECV && msg->state == MSG_WAITING)
         conn_withdraw(conn, recv_slot(conn, msg->number), UCCL_ECANCELED);
 }

@@ -62,6 +62,14 @@ void conn_end_send_early(struct conn *conn, struct core_msg *msg, int32_t status
     end_send(conn, msg, status);
 }
 
+void conn_end_settling(struct conn *conn, struct core_msg *msg)
+{
+    assert(msg->flags & MSG_DELIVERED && !conn->for_parts);
+    msg_remove(&conn->settling, msg);
+    sent_abandon(&conn->flow->sent, msg);
+    end_send(conn, msg, UCCL_OK);
+}
+
 /* Queues a send that may go from now on. For a staged one the core asks for its bytes first. */
 static void queue_bulk(struct conn *conn, struct core_msg *msg)
 {
@@ -429,11 +437,8 @@ bool conn_on_abort_of_recv(struct conn *conn, uint32_t truncated, int32_t status
 void conn_fail_sends(struct conn *conn, int32_t status)
 {
     struct core_msg *msg;
-    while ((msg = conn->settling.head)) {
-        msg_remove(&conn->settling, msg);
-        sent_abandon(&conn->flow->sent, msg);
-        end_send(conn, msg, UCCL_OK); /* delivered, though not acked yet */
-    }
+    while ((msg = conn->settling.head))
+        conn_end_settling(conn, msg);
     for (uint64_t number = conn->delivered; number < conn->send_admitted; number++) {
         msg = send_slot(conn, number)->msg;
         if (!msg)

@@ -45,6 +45,8 @@ static inline void conn_clear_due(struct conn *conn, enum due kind, uint64_t num
 void conn_submit_send(struct conn *conn, struct core_msg *msg);
 /* Aborts a send of the window. The peer keeps its number until the ABORT arrives. */
 void conn_end_send_early(struct conn *conn, struct core_msg *msg, int32_t status);
+/* Completes a send that is delivered, and does not wait for the acks of its chunks. */
+void conn_end_settling(struct conn *conn, struct core_msg *msg);
 /* The peer has aborted a receive: aborts our send too, and confirms it. */
 bool conn_on_abort_of_recv(struct conn *conn, uint32_t truncated, int32_t status);
 /* Ends every send. */

@@ -79,6 +79,7 @@ struct uccl_request {
     uint8_t class; /* enum stripe_class: which connections carry it and its parts */
     uint8_t part;  /* which part of its message it is: 1 and up */
     bool carries;  /* a striped receive or part: bytes have come over its flow */
+    bool let_go;   /* a send whose parts end with it: stripe_end_early(); its home thread's */
     /* A striped message as a whole; its flows' threads share these (stripe.c). */
     _Atomic uint64_t spread_bytes;  /* send: those before are given to flows; receive: so many have arrived */
     _Atomic uint64_t total_bytes;   /* receive: length of the message, once bytes have arrived */

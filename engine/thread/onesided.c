@@ -218,12 +218,14 @@ void onesided_resume(struct engine_thread *thread, struct onesided *one)
 void onesided_revoke(struct engine_thread *thread, const struct exported *exported)
 {
     uint64_t now_ns = clock_now_ns();
-    for (struct onesided *one = thread->ones; one; one = one->next) {
-        for (struct one_request *r = one->requests; r; r = r->next) {
+    for (struct onesided *one = thread->ones, *next_one; one; one = next_one) {
+        next_one = one->next;
+        for (struct one_request *r = one->requests, *next; r; r = next) {
+            next = r->next;
             for (unsigned i = 0; i < r->pinned; i++)
                 r->revoked |= r->exports[i] == exported;
             if (r->revoked)
-                core_cancel(thread->core, &r->request.msg, now_ns);
+                stripe_end_early(thread, &r->request, now_ns);
         }
     }
 }

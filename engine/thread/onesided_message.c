@@ -78,6 +78,7 @@ void one_submit(struct one_request *r, uint8_t *buffer, uint64_t bytes, const st
     request->class = (uint8_t)class_of[annex];
     request->stripes = request->class == CLASS_MESSAGES ? NULL : one->home;
     request->parts = NULL;
+    request->let_go = false;
     request->to_home = (struct notice){0};
     request->service = one->on_ended;
     request->staged.memory = bytes ? memory : NULL;

@@ -527,13 +527,32 @@ static void end_part(struct engine_thread *thread, struct uccl_request *request,
     }
 }
 
+void stripe_end_early(struct engine_thread *thread, struct uccl_request *request, uint64_t now_ns)
+{
+    uint32_t unfinished = atomic_load(&request->unfinished);
+    request->let_go = true;
+    if (!atomic_load_explicit(&request->home_over, memory_order_relaxed)) {
+        core_cancel(thread->core, &request->msg, now_ns);
+        return;
+    }
+    do {
+        if (unfinished == 0) /* another thread has ended it, and has freed its parts */
+            return;
+    } while (!atomic_compare_exchange_weak(&request->unfinished, &unfinished, unfinished + 1));
+    for (struct uccl_request *part = request->parts; part; part = part->next_part) {
+        if (atomic_load_explicit(&part->state, memory_order_acquire) == REQUEST_PENDING && !part->to_part.waiting)
+            end_part(thread, request, part);
+    }
+    finish_one(thread, request);
+}
+
 void stripe_ended(struct engine_thread *thread, struct uccl_request *request)
 {
     if (request->parent) {
         part_ended(thread, request);
         return;
     }
-    bool sent = request->msg.kind == CORE_SEND && request->msg.status == UCCL_OK;
+    bool sent = request->msg.kind == CORE_SEND && request->msg.status == UCCL_OK && !request->let_go;
     if (request->msg.kind == CORE_SEND) /* no flow takes any more of it */
         atomic_store(&request->spread_bytes, request->msg.size_bytes);
     stripe_recall(thread, request);

@@ -135,6 +135,11 @@ void stripe_look(struct engine_thread *thread, struct uccl_request *request, uin
 /* COMMAND_CANCEL of a pending request: the application cancels it, or a part has ended early. */
 void stripe_cancel(struct engine_thread *thread, struct uccl_request *request, uint64_t now_ns);
 /*
+ * Ends a message of the engine's own early, also the parts of a send that the home thread has finished with: a peer
+ * that has taken the message may leave their chunks without an ack. The message may end in this call.
+ */
+void stripe_end_early(struct engine_thread *thread, struct uccl_request *request, uint64_t now_ns);
+/*
  * CORE_EVENT_MSG of a request whose copies go on: takes back its parts that wait for room in a ring. They have done
  * nothing, and the connection may be gone before the copies have ended.
  */

@@ -482,7 +482,7 @@ static void run_end(struct node *node, struct meeting *session, unsigned side)
     bool patient = cluster_random(4) && !end.failed && session->over[side];
     while (patient && !session->over[!side] && !is_dead(&end))
         machine_sleep(20 * NS_PER_US);
-    bool revokes_first = cluster_random(2) && !session->lies;
+    bool revokes_first = cluster_random(2);
     if (exported && revokes_first)
         take_slice_back(&end, exported);
     close_end(&end);

@@ -264,6 +264,29 @@ Test(conn, cancel_too_late, .init = duo_open)
 }
 
 /* Found by the simulator: eager bytes whose receive ended before they came took ring space for good. */
+/* The peer has the message and says so, but acks none of its chunks. */
+Test(conn, cancel_of_what_is_delivered_and_not_acked, .init = duo_open)
+{
+    struct duo_request *recv = duo_recv(1, LARGE);
+    duo_talk();
+    struct duo_request *send = duo_send(0, LARGE);
+    duo_transmit(0);
+    cr_assert(send->msg.chunks_live > 0 && send->msg.state == MSG_SENT);
+    conn_on_credit(duo_conn[0][0], &(struct wire_credit){.delivered = 1});
+    duo_events(0);
+    cr_assert_not(send->ended, "chunks refer to its buffer");
+    cancel(0, send);
+    duo_assert_ended(send, UCCL_OK, LARGE);
+    memset(send->buffer, 0x11, LARGE); /* it is ours again: nothing of it may leave */
+    duo_drop(0);
+    duo_run(MS);
+    cr_assert_not(recv->ended);
+    cancel(1, recv);
+    duo_run(20 * MS);
+    for (unsigned i = 0; i < LARGE; i++)
+        cr_assert_eq(recv->buffer[i], 0xee);
+}
+
 Test(conn, cancelled_receives_give_credit_back, .init = duo_open)
 {
     for (unsigned round = 0; round < 100; round++) {
