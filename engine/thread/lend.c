@@ -140,6 +140,7 @@ static void lend_out(struct engine_thread *thread)
         if ((!used || atomic_load(&thread->stop) || atomic_load(&thread->reclaim) || atomic_load(&thread->staged)) &&
             atomic_compare_exchange_strong(&thread->owner, &expected, THREAD_RUNS)) {
             atomic_store(&thread->reclaim, 0);
+            spin_begin(&thread->spin); /* a borrower's last look is none of ours, and the lease no lost core */
             return;
         }
     }
@@ -155,8 +156,7 @@ void lend_serve(struct engine_thread *thread)
             atomic_store(&thread->owner, OWNER_NONE);
             RACE_POINT();
             futex_wake(&thread->owner, INT_MAX);
-            lend_out(thread);
-            spin_begin(&thread->spin); /* at least one round before the next lease: requests to lend may never cease */
+            lend_out(thread); /* at least one round before the next lease: requests to lend may never cease */
         }
         if (loop_round(thread)) {
             found_work(thread, spin_ns);

@@ -609,10 +609,12 @@ Test(thread, a_thread_that_rests_hears_that_it_has_the_engine, .timeout = TIMEOU
     begin(&waiter);
     SOON(thread.parked && lease_ns == UINT64_MAX);
     SOON(sleeps_as(BORROWER_SLEEPS));
+    thread.spin.seen_ns = 1; /* as of a borrower that spins */
     waiter.word = 1;
     fake_wake(&queue.base);
     join(&waiter);
     SOON(sleeps_as(THREAD_SLEEPS));
+    cr_assert_eq(thread.spin.rest_ns, 0, "the lease is no lost core");
     stop();
 }
 
