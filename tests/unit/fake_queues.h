@@ -84,6 +84,7 @@ static struct {
     /* what becomes of a send that works else, and whether it is lost on the way; or NULL */
     enum ibv_wc_status (*fate)(const struct fake_qp *qp, const struct ibv_send_wr *wr, bool *lost);
     int open_errno, register_errno, send_errno, notify_errno, handle_errno; /* what the next calls fail with */
+    int stop_errno;                                                         /* and moving a queue pair to error */
     unsigned handle_device; /* 1 + the device for which handle_errno is; 0: for all */
     struct fake_qp *qps[FAKE_QPS];
     uint32_t qps_made, qps_alive, handles_alive, mrs_alive, cqs_alive;

@@ -277,6 +277,8 @@ static struct ibv_qp *fake_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr 
 static int fake_modify_qp(struct ibv_qp *ibv, struct ibv_qp_attr *attr, int mask)
 {
     struct fake_qp *qp = (struct fake_qp *)ibv;
+    if (attr->qp_state == IBV_QPS_ERR && fake.stop_errno)
+        return fake.stop_errno;
     if (mask & IBV_QP_ACCESS_FLAGS)
         qp->access = (int)attr->qp_access_flags;
     if (mask & IBV_QP_DEST_QPN) {

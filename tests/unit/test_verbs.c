@@ -438,37 +438,6 @@ Test(verbs_data_qp, generations_of_an_earlier_peer_do_not_count, .init = set_up_
     }
 }
 
-/*
- * The queue pair hangs, and nobody has looked for a second at what it has received. The sender has its completions, so
- * it repeats nothing.
- */
-Test(verbs_data_qp, hung_one_is_not_destroyed_before_all_it_received_is_taken, .init = set_up_paths, .fini = close_pair)
-{
-    struct nic_qp_event event;
-    struct nic_qp_id id = path_id(1, 0, 1);
-    struct tx_desc hangs = {.kind = TX_PLACE,
-                            .count = 1,
-                            .on_path = true,
-                            .generation = 1,
-                            .destination = to_first,
-                            .bulk_msg = &source.core,
-                            .place_bytes = 16,
-                            .remote_address = (uintptr_t)target.bytes};
-    fake_qp_of(queues[1]->peers[to_first].qps[0]->ibv->qp_num)->silent = true;
-    for (uint64_t cookie = 1; cookie <= 40; cookie++)
-        cr_assert(send_write(0, 1, 0, 16, cookie));
-    deliver();
-    cr_assert_eq(finished(), 40);
-    cr_assert(verbs_datagram_ops.send(&queues[1]->base, &hangs));
-    verbs_datagram_ops.flush(&queues[1]->base);
-    verbs_data_qp_ops.drain(&queues[1]->base, &id);
-    queues[1]->peers[to_first].qps[0]->since_ms -= VERBS_DRAIN_MAX_MS;
-    cr_assert(!next_event(1, &event));
-    cr_assert_eq(take_writes(), 40);
-    await_drained(1, 0);
-    verbs_data_qp_ops.destroy(&queues[1]->base, &id);
-}
-
 /* Sends that never end: the queue pair is destroyed, which ends them, before the drain stands. */
 Test(verbs_data_qp, device_that_does_not_flush_is_made_to, .init = set_up_paths, .fini = close_pair)
 {

@@ -352,12 +352,13 @@ static void post_marker(struct verbs_data_qp *qp)
     qp->marked = ibv_post_send(qp->ibv, &marker, &bad) == 0;
 }
 
-static void to_error(struct verbs_data_qp *qp)
+/* False: it goes on sending and receiving until it is destroyed. */
+static bool to_error(struct verbs_data_qp *qp)
 {
     struct ibv_qp_attr attr = {.qp_state = IBV_QPS_ERR};
     verbs_data_qp_drop_batch(qp);
-    qp->queue->lib->modify_qp(qp->ibv, &attr, IBV_QP_STATE);
     qp->since_ms = verbs_now_ms();
+    return qp->queue->lib->modify_qp(qp->ibv, &attr, IBV_QP_STATE) == 0;
 }
 
 void verbs_data_qp_drain(struct nic_queue *base, const struct nic_qp_id *id)
@@ -369,8 +370,8 @@ void verbs_data_qp_drain(struct nic_queue *base, const struct nic_qp_id *id)
         qp->failure_pending = false;
         queue->data_qps->events--;
     }
-    to_error(qp);
-    if (qp->state == VERBS_UP)
+    qp->goes_on = !to_error(qp);
+    if (qp->state == VERBS_UP && !qp->goes_on)
         post_marker(qp);
     qp->state = VERBS_DRAINING;
     queue->data_qps->draining++;
@@ -390,18 +391,18 @@ static bool has_taken_all(const struct verbs_data_qp *qp)
 }
 
 /*
- * Whether no send is under way, and all receives are in the completion queue. A queue pair that hangs is destroyed,
- * which has the same effect. What it has received is taken before: its completions may go with it, and RC has acked
- * these writes, so that nobody repeats them.
+ * Whether no send is under way, and all receives are in the completion queue. A queue pair that hangs, or does not
+ * stop, is destroyed, which has the same effect. What it has received is taken before: its completions may go with it,
+ * and RC has acked these writes, so that nobody repeats them.
  */
 static bool receives_are_drained(struct verbs_data_qp *qp)
 {
     uint64_t waited_ms = verbs_now_ms() - qp->since_ms;
     bool sends_over = qp->done == qp->built || qp->marker_done;
     bool receives_over = atomic_load(&qp->last_receive) || waited_ms >= VERBS_DRAIN_MS;
-    if (sends_over && receives_over)
+    if (sends_over && receives_over && !qp->goes_on)
         return true;
-    if (waited_ms < VERBS_DRAIN_MAX_MS)
+    if (waited_ms < VERBS_DRAIN_MAX_MS && !qp->goes_on)
         return false;
     if (!qp->hangs)
         begin_taking(qp);
@@ -493,8 +494,8 @@ void verbs_data_qps_forget(struct verbs_queue *queue, uint32_t destination)
         struct verbs_data_qp *qp = of_peer[i];
         if (!qp)
             continue;
-        if (qp->state <= VERBS_UP)
-            to_error(qp);
+        if (qp->goes_on || (qp->state <= VERBS_UP && !to_error(qp)))
+            destroy_queue_pair(qp);
         queue->data_qps->draining -= qp->state == VERBS_DRAINING;
         queue->data_qps->events -= qp->failure_pending;
         qp->failure_pending = false;

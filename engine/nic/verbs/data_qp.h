@@ -69,6 +69,7 @@ struct verbs_data_qp {
     struct nic_done newest_done;     /* for poll_done() */
     uint64_t since_ms;               /* when this state began */
     bool receives_drained;           /* DRAINING: all receives are in the completion queue */
+    bool goes_on;                    /* DRAINING: it could not be moved to error */
     bool hangs;                      /* DRAINING: it is to be destroyed once what it has received is taken */
     uint64_t polled;                 /* queue->polled once all of them have been taken */
     int first_batched, last_batched; /* in the batch; -1: none */
