@@ -422,14 +422,23 @@ bool data_qp_may_retransmit(struct flow *flow, uint16_t index)
     return false;
 }
 
-void data_qp_retransmits(struct flow *flow, uint16_t index)
+bool data_qp_retransmits(struct flow *flow, uint16_t index)
 {
     struct data_qp *qp = &flow->qps.qps[index];
     if (in_round(flow, qp))
-        return;
+        return false;
     if (qp->rounds++)
         qp->rail->probe.due |= PROBE_ASK; /* is the data QP silent, or the peer? */
+    qp->round_before_ns = qp->round_ns;
     qp->round_ns = flow->core->now_ns;
+    return true;
+}
+
+void data_qp_unretransmit(struct flow *flow, uint16_t index)
+{
+    struct data_qp *qp = &flow->qps.qps[index];
+    qp->rounds -= qp->rounds > 0;
+    qp->round_ns = qp->round_before_ns;
 }
 
 void data_qps_wrote(struct flow *flow, uint32_t packets)

@@ -63,7 +63,8 @@ struct data_qp {
     struct data_qp_peer peer, next; /* of this generation, and of the one after it */
     uint64_t open_at_ns;            /* DATA_QP_CLOSED: not before */
     struct rail *rail;              /* over which it goes; NULL: none here has that pair of NICs */
-    uint64_t round_ns;              /* when the current round of retransmissions began */
+    uint64_t round_ns;              /* when the current round of retransmissions began, */
+    uint64_t round_before_ns;       /* and the one before */
     uint32_t rounds;                /* of retransmissions since the peer received anything over this data QP */
     struct data_qp_work *work;      /* ring over [work_done, work_next) of `depth` */
     uint32_t work_next, work_done;
@@ -116,8 +117,10 @@ void data_qp_begin_work(struct flow *flow, uint16_t qp, struct core_msg *msg, ui
 void data_qp_undo_work(struct flow *flow, uint64_t cookie);
 /* Before a retransmission over it. False: it has been silent for too long, and is being drained. */
 bool data_qp_may_retransmit(struct flow *flow, uint16_t qp);
-/* A retransmission goes over it now. */
-void data_qp_retransmits(struct flow *flow, uint16_t qp);
+/* A retransmission goes over it now. True: it begins a round. */
+bool data_qp_retransmits(struct flow *flow, uint16_t qp);
+/* The NIC did not take the retransmission that began a round. */
+void data_qp_unretransmit(struct flow *flow, uint16_t qp);
 /* Chunks of `packets` packets in all are written. */
 void data_qps_wrote(struct flow *flow, uint32_t packets);
 /* Chunks that were written have been lost, as the order on their data QPs shows. */

@@ -55,6 +55,8 @@ static void due_again(struct flow *flow, const struct tx_desc *desc)
         flow->credit_tx.due = true;
     if (desc->due & TX_DUE_TAIL_PROBE)
         rail->loss.tail_probe_due = true;
+    if (desc->due & TX_DUE_ROUND)
+        data_qp_unretransmit(flow, desc->path);
 }
 
 /* Refuses a fragment, and if it would have been the first, the chunk. Retransmissions in fragments are not counted. */

@@ -78,7 +78,8 @@ bool tx_send_retransmission(struct flow *flow, struct chunk *chunk, struct tx_de
         break;
     }
     if (chunk->placed) {
-        data_qp_retransmits(flow, chunk->path);
+        if (data_qp_retransmits(flow, chunk->path))
+            desc->due |= TX_DUE_ROUND;
         data_qp_begin_work(flow, chunk->path, chunk->kind == CHUNK_BULK ? chunk->bulk.msg : NULL,
                            (uint32_t)__builtin_popcountll(mask), desc);
     }

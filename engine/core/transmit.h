@@ -17,6 +17,7 @@ enum tx_due {
     TX_DUE_FRAGMENT = 1024,
     TX_DUE_TAIL_PROBE = 2048,
     TX_DUE_FAREWELL = 4096,
+    TX_DUE_ROUND = 8192, /* of retransmissions over a data QP, which this one begins */
 };
 
 /* launch.c */

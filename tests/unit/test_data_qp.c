@@ -208,6 +208,53 @@ Test(qp, a_retransmission_that_is_held_back_holds_no_probe_back)
     cr_assert_geq(duo_flow[0]->silence.asks, SILENCE_PARTS - 1);
 }
 
+/* Side 0 sends; its NIC takes nothing for queue pairs. Returns how much it has refused. */
+static unsigned transmit_but_writes(void)
+{
+    struct tx_desc desc;
+    unsigned refused = 0;
+    while (refused == 0 && core_tx(duo_core[0], &desc, duo_now)) {
+        refused += desc.on_path;
+        if (desc.on_path)
+            core_tx_failed(duo_core[0], &desc, duo_now);
+        else
+            duo_build(0, &desc);
+    }
+    duo_events(0);
+    return refused;
+}
+
+/* Of a GPU's memory that is not fetched yet, say: what has not left cannot have been swallowed. */
+Test(qp, retransmissions_that_the_nic_refuses_are_no_rounds)
+{
+    struct duo_request *send, *receive;
+    placing_open(1);
+    placing_warm_up();
+    start(&send, &receive);
+    placing_lose(0);
+    placing_arrive(1);
+    for (unsigned i = 0; i < 2; i++)
+        placing_finish(i);
+    unsigned refused = 0;
+    for (unsigned i = 0; i < 300; i++) {
+        if (i % 50 == 0)
+            duo_send(1, 10); /* the peer is heard */
+        duo_transmit(1);
+        duo_deliver(1);
+        refused += transmit_but_writes();
+        duo_deliver(0);
+        duo_now += MS;
+        for (unsigned side = 0; side < 2; side++)
+            duo_tick(side, duo_now);
+    }
+    cr_assert_eq(qp(0, 0)->state, DATA_QP_UP, "given up after %u refusals", refused);
+    cr_assert(refused > 100 && qp(0, 0)->rounds == 0);
+    placing_run(50 * MS);
+    duo_assert_ended(receive, UCCL_OK, SIZE);
+    duo_assert_ended(send, UCCL_OK, SIZE);
+    cr_assert_eq(duo_count(&duo_counters[0].qps_failed), 0);
+}
+
 Test(qp, a_full_window_still_says_that_a_path_is_drained)
 {
     struct duo_request *sends[16], *receives[16];
