@@ -258,8 +258,8 @@ void reap(Connection &connection)
 }
 
 /*
- * Posts by `post`, which is called again while there is no room. Returns 0 or an error, which `what` has had unless
- * it is UCCL_EAGAIN.
+ * Posts by `post`, which is called again while there is no room. Returns 0 or an error. An error of the call alone
+ * leaves the connection as it was.
  */
 template <typename Post> int post_when_room(Connection &connection, const char *what, Post post)
 {
@@ -277,8 +277,10 @@ template <typename Post> int post_when_room(Connection &connection, const char *
         }
         if (error == UCCL_EAGAIN)
             warn("no room for a %s within %d s: is the peer too busy to take any?", what, ROOM_MS / 1000);
-        else if (error)
+        else if (error && uccl_conn_status(connection.uccl))
             note_failure(connection, what, error);
+        else if (error) /* of this call alone */
+            warn("a %s cannot be posted: %s", what, uccl_strerror(error));
         return error;
     }
     return UCCL_ECLOSED;

@@ -533,6 +533,7 @@ void wrong_begins(Agent &agent, const Pipe &pipe)
     Memory unknown = memory;
     unknown.mr = 777;
     CHECK(post(true, conn, unknown, remote, {{0, 0, 1}}, &number) == -1);
+    CHECK(post(true, conn, memory, remote, {{memory.size, 0, 1}}, &number) == -1);
     uccl_engine_mr_destroy(agent.engine, 777);
     uccl_engine_conn_destroy(none);
     uccl_engine_destroy(nullptr);
