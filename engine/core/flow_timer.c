@@ -65,6 +65,9 @@ static uint64_t earliest(struct flow *flow)
         at = flow->ack.at_ns;
     if (flow->credit_tx.ask_at_ns < at)
         at = flow->credit_tx.ask_at_ns;
+    uint64_t place_at = place_deadline(flow);
+    if (place_at < at)
+        at = place_at;
     uint64_t data_qps_at = data_qps_all_usable(&flow->qps) ? UINT64_MAX : data_qps_deadline(flow);
     if (data_qps_at < at)
         at = data_qps_at;
@@ -102,6 +105,7 @@ void flow_expire(struct flow *flow, uint64_t now_ns)
         if (silence_next_ask(flow) <= now_ns)
             flow_ask(flow);
     }
+    place_expire(flow, now_ns);
     EACH_RAIL(flow, rail)
     rail_expire_loss(rail, now_ns);
     if (!data_qps_all_usable(&flow->qps))

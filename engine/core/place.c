@@ -69,11 +69,17 @@ void place_end_early(struct flow *flow, struct core_msg *msg, int32_t status, en
     msg->deferral = (uint8_t)deferral;
     msg->deferred_until = flow->rx_seq;
     msg->conn->deferred++;
+    if (!flow->place.deferred.head)
+        flow->place.deferred_ns = flow->core->now_ns;
     msg_append(&flow->place.deferred, msg);
+    if (!flow->dead)
+        flow_arm(flow, place_deadline(flow));
 }
 
 static void report_deferred(struct flow *flow, struct core_msg *msg)
 {
+    if (flow->place.deferred.head == msg)
+        flow->place.deferred_ns = flow->core->now_ns;
     msg_remove(&flow->place.deferred, msg);
     revoke(flow, msg);
     conn_report_deferred(msg);
@@ -193,12 +199,31 @@ void place_give_up(struct conn *conn)
     place_on_drained(flow);
 }
 
-void place_flow_dead(struct flow *flow)
+static void drain_for_all(struct flow *flow)
 {
     for (struct core_msg *msg = flow->place.deferred.head; msg; msg = msg->next)
         await_drain(flow, msg);
     data_qps_drain_all(flow);
     place_on_drained(flow);
+}
+
+uint64_t place_deadline(const struct flow *flow)
+{
+    const struct core_msg *first = flow->place.deferred.head;
+    if (!first || first->deferral == DEFER_DRAIN)
+        return UINT64_MAX;
+    return flow->place.deferred_ns + flow->core->params->dead_peer_ms * NS_PER_MS;
+}
+
+void place_expire(struct flow *flow, uint64_t now_ns)
+{
+    if (place_deadline(flow) <= now_ns)
+        drain_for_all(flow);
+}
+
+void place_flow_dead(struct flow *flow)
+{
+    drain_for_all(flow);
 }
 
 /* ---- writes received ------------------------------------------------------------------------- */

@@ -8,7 +8,8 @@
  *   DEFER_REVOKE_SENT  chunk `deferred_until` carries it, and is not acked yet
  *   DEFER_ARRIVAL      the peer makes no more chunks for the receive; waits until all chunks before `deferred_until`
  *                      have arrived. A chunk that has arrived has no copy left that could be placed (data_qp.h)
- *   DEFER_DRAIN        waits until all data QPs are drained here: the peer is dead, or the linger of a close is over
+ *   DEFER_DRAIN        waits until all data QPs are drained here: the peer is dead or does not answer, or the linger of
+ *                      a close is over
  * Where the peer aborts, some chunk carries its ABORT: the receive waits for the arrival of all chunks before that one.
  * Where we abort, the ack of the chunk with our ABORT says how many chunks the peer had made by then.
  *
@@ -25,6 +26,7 @@ struct place {
     uint16_t *free;           /* slots that are free */
     uint32_t free_count, slot_count;
     struct msg_list deferred; /* receives that have ended, but are not reported yet */
+    uint64_t deferred_ns;     /* since when the first of them waits */
 };
 
 size_t place_size(const struct params *params, const struct flow_setup *setup);
@@ -45,6 +47,13 @@ void place_revoke_sent(struct conn *conn, uint64_t number, uint64_t seq);
 void place_peer_ended(struct conn *conn, uint64_t number);
 /* The connection ends without waiting for the peer any longer. */
 void place_give_up(struct conn *conn);
+
+/*
+ * The peer has had UCCL_DEAD_PEER_MS to let go of the first receive that has ended early, and lives: it breaks the
+ * protocol. All such receives wait for drains from now on, as when the peer is dead. UINT64_MAX: none waits for it.
+ */
+uint64_t place_deadline(const struct flow *flow);
+void place_expire(struct flow *flow, uint64_t now_ns);
 
 /* The peer is dead. */
 void place_flow_dead(struct flow *flow);

@@ -497,6 +497,28 @@ Test(place, closing_waits_for_writes_under_way)
     duo_assert_ended(send, UCCL_ECLOSED, 0);
 }
 
+/* The peer lives and talks, but never acks the ABORT. */
+Test(place, a_cancelled_receive_does_not_wait_for_a_peer_that_holds_it)
+{
+    struct duo_request *send, *receive;
+    placing_open(1);
+    placing_warm_up();
+    start(&send, &receive, SIZE, SIZE);
+    core_cancel(duo_core[1], &receive->msg, duo_now);
+    for (uint64_t until_ns = duo_now + (duo_params.dead_peer_ms - 2) * MS; duo_now < until_ns;) {
+        flow_heard(duo_flow[1], duo_now);
+        duo_run_deaf(1, MS);
+        cr_assert(!receive->ended && placing_drain_count[1] == 0);
+    }
+    flow_heard(duo_flow[1], duo_now);
+    duo_run_deaf(1, 3 * MS);
+    cr_assert_eq(placing_drain_count[1], 1);
+    cr_assert_not(receive->ended);
+    placing_drained(1);
+    duo_assert_ended(receive, UCCL_ECANCELED, 0);
+    cr_assert_eq(duo_dead[1], 0);
+}
+
 /* The peer does not know the connection, and says so before it has heard that a receive was cancelled. */
 Test(place, a_cancelled_receive_does_not_wait_for_a_peer_that_has_gone)
 {
