@@ -47,7 +47,7 @@ struct bootstrap {
     bool claimed;    /* client: our offer says that the flows are known */
     enum boot_state state;
     int status;        /* why BOOT_FAILED */
-    int connect_errno; /* connect() failed at once; the first step reports it */
+    int connect_errno; /* connect() failed at once, or who was accepted has left; the first step reports it */
     uint64_t listener; /* client: nonce that the server must show; 0: any */
     char *fault;       /* receives the line about a failure; NULL: the log does */
     uint64_t deadline_ns;
@@ -603,10 +603,13 @@ int bootstrap_serve(int fd, const uint8_t engine_id[16], uint64_t listener, uint
     if (failed)
         return failed;
     own_hello(boot)->listener = listener;
-    /* getpeername() fails when the peer has already reset the connection; the first step reports that. */
     socklen_t length = sizeof boot->peer;
-    if (getpeername(fd, &boot->peer.any, &length) == 0)
+    if (getpeername(fd, &boot->peer.any, &length) == 0) {
         boot_io_unmap(&boot->peer);
+    } else { /* the peer has reset the connection: what it has said before can still be read, but nobody is there */
+        boot->connect_errno = ECONNRESET;
+        boot->state = BOOT_CONNECTING;
+    }
     *out = boot;
     return 0;
 }

@@ -30,7 +30,7 @@
 #include "boot/boot_wire.h"
 
 enum boot_state {
-    BOOT_CONNECTING,  /* client: TCP connect under way */
+    BOOT_CONNECTING,  /* client: TCP connect under way; server: the client has reset it */
     BOOT_HELLO,       /* exchanging HELLO */
     BOOT_NEED_PROOFS, /* server: knows the client's engine id, needs bootstrap_prove() */
     BOOT_PROVING,     /* client: awaits the server's PROOFS */

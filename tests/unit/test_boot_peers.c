@@ -140,14 +140,16 @@ Test(boot_peers, kind_0_is_no_message)
     }
 }
 
-/* A peer that was reset between the TCP handshake and accept() has no address any more. */
-Test(boot_peers, reset_before_serve)
+/* A peer that was reset between the TCP handshake and accept() has no address any more, whatever it has said. */
+static void reset_before_serve(const uint8_t *bytes, size_t length)
 {
     union nic_address address = loopback(AF_INET);
     int listener = listen_at(&address, 8);
     int raw = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     cr_assert_eq(connect(raw, &address.any, address_length(&address)), 0);
+    send_all(raw, bytes, length);
     reset(raw);
+    memset(&logged, 0, sizeof logged);
     struct side server = {.server = true};
     cr_assert_eq(bootstrap_serve(accept_soon(listener), SERVER_ID, LISTENER, in_ms(PLENTY_MS), &server.boot), 0);
     cr_assert_eq(run_one(&server), BOOT_FAILED);
@@ -155,6 +157,16 @@ Test(boot_peers, reset_before_serve)
     expect_log(UCCL_LOG_INFO, "reset", "reset before serve");
     bootstrap_free(server.boot);
     close(listener);
+}
+
+Test(boot_peers, reset_before_serve)
+{
+    uint8_t bytes[3 * BOOT_MESSAGE_MAX];
+    struct boot_offer theirs = make_offer(2, 8);
+    size_t length = introduction(bytes, FROM_CLIENT, &theirs);
+    length += ready(bytes + length, FROM_CLIENT);
+    reset_before_serve(bytes, 0);
+    reset_before_serve(bytes, length);
 }
 
 /* Versions: told apart from garbage, both named, and the peer learns ours. */

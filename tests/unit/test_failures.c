@@ -226,7 +226,7 @@ static const struct meet_row meet_rows[] = {
     {CALL_accept4, EINTR, {0, 0}, {GOOD, GOOD}},
     {CALL_accept4, ENETDOWN, {0, 0}, {GOOD, GOOD}},
     {CALL_accept4, EPERM, {0, 0}, {GOOD, GOOD}},
-    {CALL_getpeername, ENOTCONN, {0, 0}, {ADDR, NONE}},
+    {CALL_getpeername, ENOTCONN, {0, 0}, {REFUSED, NONE}}, /* the client has left */
     {CALL_getsockname, ENOBUFS, {GOOD, GOOD}, {GOOD, GOOD}},
     {CALL_fcntl64, EBADF, {GOOD, GOOD}, {REFUSED | MAY(GOOD), NONE | MAY(GOOD)}}, /* of TCP, or of the handshake */
     {CALL_getsockopt, EBADF, {IO | MAY(GOOD), NONE | MAY(GOOD)}, {GOOD, GOOD}},
