@@ -120,7 +120,7 @@ void verbs_reads_close(struct verbs_queue *queue)
 static int connect_flush_qp(struct verbs_queue *queue, struct ibv_qp *qp)
 {
     const struct verbs_nic *nic = queue->nic;
-    unsigned shift = (unsigned)__builtin_ctz(queue->port_bytes);
+    unsigned shift = (unsigned)__builtin_ctz(atomic_load(&queue->port_bytes));
     struct verbs_address self = {
         .ethernet = nic->port->ethernet, .lid = (uint16_t)atomic_load(&nic->lid), .qpn = qp->qp_num};
     memcpy(self.gid, nic->gid.gid, sizeof self.gid);

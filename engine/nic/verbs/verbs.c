@@ -359,7 +359,7 @@ void verbs_address_of(const struct verbs_queue *queue, struct verbs_address *out
     *out = (struct verbs_address){
         .ethernet = nic->port->ethernet,
         .mode = nic->mode,
-        .mtu_shift = (uint8_t)__builtin_ctz(queue->port_bytes),
+        .mtu_shift = (uint8_t)__builtin_ctz(atomic_load(&queue->port_bytes)),
         .lid = (uint16_t)atomic_load(&nic->lid),
         .prefix_bits = nic->prefix_bits,
         .qpn = queue->ud->qp_num,

@@ -158,8 +158,8 @@ struct verbs_queue {
     int wake_fd;       /* eventfd: written by wake() on any thread */
     struct ibv_qp *ud; /* the UD queue pair */
     uint32_t qkey;
-    uint32_t port_bytes; /* largest datagram that our port takes now */
-    bool broken;         /* the UD queue pair has failed: poll() sets it up again */
+    _Atomic uint32_t port_bytes; /* largest datagram that our port takes now; handshakes on other threads read it */
+    bool broken;                 /* the UD queue pair has failed: poll() sets it up again */
     struct verbs_ud_sends sends;
     uint32_t epoch; /* counts set-ups of the UD queue pair: completions of earlier epochs are dropped */
     struct verbs_slots receives;
