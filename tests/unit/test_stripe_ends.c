@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* When the parts of a send end with it: a peer that has the message may leave their chunks without acks. */
+#include "thread/onesided.h"
 #include "thread/state.h"
-#include "thread/stripe.h"
 
 #include "duo.h"
 
@@ -65,4 +65,24 @@ Test(stripe_ends, not_those_of_what_is_ended_early)
         cr_assert_eq(request.unfinished, 1, "the part is to come");
         ring_free(&other.ring);
     }
+}
+
+/* Its home has finished with the answer to a read, whose memory is no longer exported. */
+Test(stripe_ends, those_of_what_is_revoked_too)
+{
+    struct exported exported = {.users = 1}, another = {.users = 0};
+    struct onesided one = {.thread = &home};
+    struct one_request *r = aligned_alloc(REQUEST_ALIGNMENT, (sizeof *r + 63) / 64 * 64);
+    open_send(true);
+    *r = (struct one_request){.request = request, .of = &one, .kind = ONE_READ_OUT, .pinned = 1, .only = &exported};
+    r->exports = &r->only;
+    part.parent = &r->request;
+    one.requests = r;
+    home.ones = &one;
+    onesided_revoke(&home, &another);
+    cr_assert_not(is_told());
+    onesided_revoke(&home, &exported);
+    cr_assert(is_told() && r->revoked && r->request.unfinished == 1);
+    ring_free(&other.ring);
+    free(r);
 }
