@@ -622,8 +622,6 @@ def print_rows(label, case, tools, results, reasons, key, better_is_less, calls)
     first = tools[0] if tools and isinstance(tools[0], Uccl) else None
     best = of_the_better(tools, results, key, better_is_less)
     ours = median(results[first], key) if first else None
-    over_tcp = next((median(results[t], key) for t in tools if type(t) is UcclTcp), None)
-    by_one_buffer = next((median(results[t], key) for t in tools if isinstance(t, UcclTcpOne)), None)
     for tool in tools:
         mine = results[tool]
         if not mine:
@@ -634,13 +632,7 @@ def print_rows(label, case, tools, results, reasons, key, better_is_less, calls)
         ratio = ratio_of(ours, value, better_is_less)
         ratios = "" if ratio is None or tool is first else number(ratio) + "x"
         if tool is first and best:
-            ratios = f"{number(best)}x the better of UDP and TCP"
-        ratio = ratio_of(over_tcp, value, better_is_less)
-        if ratio and isinstance(tool, (Cubic, Mpi)):
-            ratios += f", TCP {number(ratio)}x"
-        ratio = ratio_of(by_one_buffer, value, better_is_less)
-        if ratio and tool.one_buffer:
-            ratios += f", one buffer {number(ratio)}x"
+            ratios = f"{number(best)}x the better"
         rate = median(mine, "msgs_per_s")
         row([label, case, tool.name,
              number(value, 3 if not better_is_less and value < 1 else 2) + (" us" if better_is_less else " GB/s"),

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes what README.md shows of the table in docs/performance.md, which bench/compare.sh has printed.
+"""Makes the short forms of the table in docs/performance.md, which bench/compare.sh has printed, or of what it prints.
 
     bench/headlines.py --picture docs/performance.md >docs/performance.svg
     bench/headlines.py --table docs/performance.md      # the rows of README.md
+    bench/headlines.py --summary docs/performance.md    # UDP, TCP and the peers of TCP, side by side
 """
 import math
 import re
@@ -31,6 +32,10 @@ PEERS = [OURS, "UCX over TCP", "OpenMPI over TCP", "libfabric udp;ofi_rxd"]
 UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20}
 
 
+LABELS = {"veth, offloads on": "veth", "segmented": "MTU 1500 segmented", "veth, MTU 9000 segmented": "MTU 9000 segmented",
+          "lossy": "MTU 1500, 1% lost"}
+
+
 def network_of(text):
     return "lossy" if "1%" in text else "segmented" if re.search("MTU 1500 .*segmented", text) else text
 
@@ -38,11 +43,11 @@ def network_of(text):
 def read_table(text):
     """{(network, message, tool): {"median": ..., "rate": ...}}"""
     rows = {}
-    section = text.split("\n## The table\n")[1].split("\n## ")[0]
+    section = text.split("\n## The table\n")[-1].split("\n## ")[0]
     for line in section.split("\n"):
         cells = [cell.strip() for cell in line.split("|")[1:-1]]
-        if len(cells) >= 6 and cells[2] in TOOLS:
-            rows[network_of(cells[0]), cells[1], cells[2]] = {"median": cells[3], "rate": cells[5] + " M/s"}
+        if len(cells) >= 7 and cells[3].endswith((" GB/s", " us")):
+            rows[network_of(cells[0]), cells[1], cells[2]] = {"median": cells[3], "rate": cells[5] + " M/s", "ratios": cells[6]}
     if not rows:
         sys.exit("headlines.py: no table")
     return rows, re.search(r"Machine: (.*?)\. (\d{4}-\d\d-\d\d)", " ".join(section.split()))
@@ -53,6 +58,34 @@ def print_table(rows):
     print("|---|" + "---:|" * len(PEERS))
     for what, network, message, column in ROWS:
         print(f"| {what} | " + " | ".join(rows[network, message, tool][column] for tool in PEERS) + " |")
+
+
+def print_summary(rows):
+    print("| network | message | UDP | TCP | `auto` | / better | raw TCP | TCP / raw | UCX | TCP / UCX | one buffer | / UCX |")
+    print("|---|---|" + "---:|" * 10)
+    for network, message in dict.fromkeys(key[:2] for key in rows):
+        less_is_better = "round trip" in message
+
+        def value(tool):
+            row = rows.get((network, message, tool))
+            return row and float(row["median"].split()[0])
+
+        def shown(rate):
+            return "-" if not rate else f"{rate:.1f} us" if less_is_better else f"{rate:.3f}" if rate < 0.1 else f"{rate:.2f}"
+
+        def ratio(a, b):
+            if not a or not b:
+                return "-"
+            times = b / a if less_is_better else a / b
+            return f"{times:.1f}x" if times >= 10 else f"{times:.2f}x"
+
+        udp, tcp, one, raw, ucx = map(value, ("p2p_bench, UDP", "p2p_bench, TCP", "p2p_bench, TCP, one buffer", "raw TCP ceiling",
+                                              "UCX over TCP"))
+        better = re.match(r"[\d.]+x", rows[network, message, OURS]["ratios"])
+        print("| " + " | ".join([
+            LABELS.get(network, network), message.replace("half round trip, ", ""), shown(udp), shown(tcp),
+            shown(value(OURS)), better[0] if better else "-", shown(raw), ratio(tcp, raw), shown(ucx), ratio(tcp, ucx),
+            shown(one), ratio(one, ucx)]) + " |")
 
 
 # ---- the picture ----------------------------------------------------------------------------------------
@@ -111,12 +144,14 @@ def print_picture(rows, machine):
 
 
 def main():
-    if len(sys.argv) != 3 or sys.argv[1] not in ("--table", "--picture"):
+    if len(sys.argv) != 3 or sys.argv[1] not in ("--table", "--picture", "--summary"):
         sys.exit(__doc__)
     with open(sys.argv[2]) as file:
         rows, machine = read_table(file.read())
     if sys.argv[1] == "--table":
         print_table(rows)
+    elif sys.argv[1] == "--summary":
+        print_summary(rows)
     else:
         print_picture(rows, machine)
 

@@ -53,6 +53,9 @@ figures_agree() {
     "$SOURCE/bench/headlines.py" --table "$page" >"$WORK/table" && [ -s "$WORK/table" ] || return 1
     diff <(grep -Fxf "$WORK/table" "$SOURCE/README.md") "$WORK/table" ||
         { echo "README.md shows other rows than: bench/headlines.py --table docs/performance.md" && return 1; }
+    "$SOURCE/bench/headlines.py" --summary "$page" >"$WORK/summary" && [ -s "$WORK/summary" ] || return 1
+    diff <(grep -Fxf "$WORK/summary" "$page") "$WORK/summary" ||
+        { echo "$page shows other rows than: bench/headlines.py --summary docs/performance.md" && return 1; }
     diff <("$SOURCE/bench/headlines.py" --picture "$page") "$SOURCE/docs/performance.svg" >"$WORK/picture.diff" ||
         { echo "make it anew: bench/headlines.py --picture docs/performance.md >docs/performance.svg" && return 1; }
 }
