@@ -79,7 +79,7 @@ void flow_fail(struct flow *flow, int32_t status)
         next = conn->next_all;
         conn_fail(conn, status, DEFER_DRAIN);
     }
-    place_flow_dead(flow);
+    place_drain_all(flow);
     EACH_RAIL(flow, rail)
     mtu_forget(rail);
     for (uint64_t seq = sent->cumulative; seq < sent->next_seq; seq++) {

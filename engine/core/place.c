@@ -199,7 +199,7 @@ void place_give_up(struct conn *conn)
     place_on_drained(flow);
 }
 
-static void drain_for_all(struct flow *flow)
+void place_drain_all(struct flow *flow)
 {
     for (struct core_msg *msg = flow->place.deferred.head; msg; msg = msg->next)
         await_drain(flow, msg);
@@ -218,12 +218,7 @@ uint64_t place_deadline(const struct flow *flow)
 void place_expire(struct flow *flow, uint64_t now_ns)
 {
     if (place_deadline(flow) <= now_ns)
-        drain_for_all(flow);
-}
-
-void place_flow_dead(struct flow *flow)
-{
-    drain_for_all(flow);
+        place_drain_all(flow);
 }
 
 /* ---- writes received ------------------------------------------------------------------------- */

@@ -55,8 +55,8 @@ void place_give_up(struct conn *conn);
 uint64_t place_deadline(const struct flow *flow);
 void place_expire(struct flow *flow, uint64_t now_ns);
 
-/* The peer is dead. */
-void place_flow_dead(struct flow *flow);
+/* All receives that have ended early wait for drains from now on: the peer is dead, or as good as dead to them. */
+void place_drain_all(struct flow *flow);
 
 /* An ack has acted; `next`: the number of the peer's next chunk by then, as on the wire. */
 void place_on_ack(struct flow *flow, uint32_t next);

@@ -121,8 +121,7 @@ static int connect_flush_qp(struct verbs_queue *queue, struct ibv_qp *qp)
 {
     const struct verbs_nic *nic = queue->nic;
     unsigned shift = (unsigned)__builtin_ctz(atomic_load(&queue->port_bytes));
-    struct verbs_address self = {
-        .ethernet = nic->port->ethernet, .lid = (uint16_t)atomic_load(&nic->lid), .qpn = qp->qp_num};
+    struct verbs_address self = {.ethernet = nic->port->ethernet, .lid = atomic_load(&nic->lid), .qpn = qp->qp_num};
     memcpy(self.gid, nic->gid.gid, sizeof self.gid);
     struct ibv_qp_attr init = {.qp_state = IBV_QPS_INIT,
                                .port_num = nic->port->number,

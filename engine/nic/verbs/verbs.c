@@ -360,7 +360,7 @@ void verbs_address_of(const struct verbs_queue *queue, struct verbs_address *out
         .ethernet = nic->port->ethernet,
         .mode = nic->mode,
         .mtu_shift = (uint8_t)__builtin_ctz(atomic_load(&queue->port_bytes)),
-        .lid = (uint16_t)atomic_load(&nic->lid),
+        .lid = atomic_load(&nic->lid),
         .prefix_bits = nic->prefix_bits,
         .qpn = queue->ud->qp_num,
         .qkey = queue->qkey,

@@ -80,7 +80,7 @@ struct verbs_nic {
     pthread_mutex_t closed_lock;           /* of what follows */
     uint8_t closed[VERBS_CLOSED_WAYS][16]; /* GIDs that could not be reached, of several ports; zeros: none */
     unsigned closed_next;
-    _Atomic uint32_t lid;         /* InfiniBand: the port's, as some queue has seen it last; guards nothing else */
+    _Atomic uint16_t lid;         /* InfiniBand: the port's, as some queue has seen it last; guards nothing else */
     _Atomic uint32_t port_events; /* counts events of the port; queues compare */
     _Atomic uint32_t qp_events;   /* counts events by which data QPs may have failed */
     _Atomic uint32_t port_epoch;  /* counts how often the port went down or up: odd while it is down */
