@@ -213,4 +213,14 @@ static inline void placing_drained(unsigned side)
     duo_events(side);
 }
 
+/* A send and its receive, posted and granted, with all writes under way. */
+static inline void placing_start(struct duo_request **send, struct duo_request **receive, uint64_t size,
+                                 uint64_t capacity)
+{
+    *receive = duo_recv(1, capacity);
+    duo_talk();
+    *send = duo_send(0, size);
+    duo_talk();
+}
+
 #endif

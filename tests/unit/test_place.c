@@ -7,21 +7,12 @@
 
 enum { SIZE = 100000 }; /* two chunks */
 
-/* A send and its receive, posted and granted, with all writes under way. */
-static void start(struct duo_request **send, struct duo_request **receive, uint64_t size, uint64_t capacity)
-{
-    *receive = duo_recv(1, capacity);
-    duo_talk();
-    *send = duo_send(0, size);
-    duo_talk();
-}
-
 Test(place, writes_carry_a_granted_message)
 {
     struct duo_request *send, *receive;
     placing_open(2);
     placing_warm_up();
-    start(&send, &receive, SIZE, SIZE);
+    placing_start(&send, &receive, SIZE, SIZE);
     cr_assert_eq(placing_packet_count, 2);
     for (unsigned i = 0; i < 2; i++) {
         const struct tx_desc *desc = &placing_packets[i].desc;
@@ -47,7 +38,7 @@ Test(place, a_staged_send_goes_directly)
     placing_open(2);
     placing_warm_up();
     duo_block_bytes = 65536;
-    start(&send, &receive, SIZE, SIZE);
+    placing_start(&send, &receive, SIZE, SIZE);
     cr_assert_not(send->wanted);
     cr_assert_eq(send->msg.block_bytes, 0, "what still goes as datagrams is fetched chunk by chunk");
     cr_assert_eq(placing_packet_count, 2);
@@ -89,7 +80,7 @@ Test(place, a_staged_send_without_queue_pairs_is_fetched)
     placing_open(2);
     placing_open_fails = true;
     duo_block_bytes = 65536;
-    start(&send, &receive, SIZE, SIZE);
+    placing_start(&send, &receive, SIZE, SIZE);
     fetched(send, receive);
 }
 
@@ -98,7 +89,7 @@ Test(place, one_completion_stands_for_all_before_it)
     struct duo_request *send, *receive;
     placing_open(1);
     placing_warm_up();
-    start(&send, &receive, SIZE, SIZE);
+    placing_start(&send, &receive, SIZE, SIZE);
     placing_arrive(0);
     placing_arrive(1);
     duo_run(5 * MS);
@@ -112,7 +103,7 @@ Test(place, a_shorter_send_tells_its_length)
     struct duo_request *send, *receive;
     placing_open(2);
     placing_warm_up();
-    start(&send, &receive, SIZE, 3 * SIZE);
+    placing_start(&send, &receive, SIZE, 3 * SIZE);
     placing_talk();
     placing_run(5 * MS);
     duo_assert_ended(receive, UCCL_OK, SIZE);
@@ -210,7 +201,7 @@ Test(place, a_lost_write_is_retransmitted_over_its_queue_pair)
     struct duo_request *send, *receive;
     placing_open(1);
     placing_warm_up();
-    start(&send, &receive, SIZE, SIZE);
+    placing_start(&send, &receive, SIZE, SIZE);
     placing_lose(0);
     placing_arrive(1); /* in order: so the first is lost */
     duo_talk();
@@ -238,7 +229,7 @@ static uint32_t carry(unsigned lose_every)
     struct duo_request *send, *receive;
     uint32_t largest = 0;
     placing_packet_count = 0;
-    start(&send, &receive, SIZE, SIZE);
+    placing_start(&send, &receive, SIZE, SIZE);
     for (unsigned i = 0; !send->ended && i < PLACING_PACKETS; i++) {
         for (unsigned rounds = 0; i == placing_packet_count && !send->ended && rounds < 100; rounds++)
             duo_run(MS);
@@ -283,7 +274,7 @@ Test(place, retransmissions_follow_the_size_that_the_path_takes_now)
     struct duo_request *send, *receive;
     placing_open(1);
     placing_warm_up();
-    start(&send, &receive, SIZE, SIZE);
+    placing_start(&send, &receive, SIZE, SIZE);
     placing_lose(0);
     placing_arrive(1);
     core_set_datagram(duo_core[0], 0, 1200);
@@ -302,7 +293,7 @@ Test(place, a_lie_about_parts_of_a_write_leaves_its_retransmission_whole)
     struct duo_request *send, *receive;
     placing_open(1);
     placing_warm_up();
-    start(&send, &receive, SIZE, SIZE);
+    placing_start(&send, &receive, SIZE, SIZE);
     struct flow *flow = duo_flow[0];
     struct wire_ack lie = {.number = flow->ack.peer_number,
                            .cumulative = (uint32_t)flow->sent.cumulative,
@@ -371,7 +362,7 @@ Test(place, a_large_message_goes_in_rows_that_all_data_qps_share)
     placing_open(4);
     placing_warm_up();
     duo_on_path = note_row;
-    start(&send, &receive, LARGE, LARGE);
+    placing_start(&send, &receive, LARGE, LARGE);
     cr_assert_eq(rows, 4);
     for (unsigned i = 0; i < rows; i++)
         cr_assert_eq(row_writes[i], 4);
@@ -388,7 +379,7 @@ Test(place, a_row_ends_at_the_window_and_with_the_message)
     placing_warm_up();
     duo_on_path = note_row;
     duo_flow[0]->rails->cc.cwnd_bytes = 5 * 65536 + 1;
-    start(&send, &receive, LARGE, LARGE);
+    placing_start(&send, &receive, LARGE, LARGE);
     cr_assert(rows == 1 && row_writes[0] == 5, "%u rows, the first of %u", rows, row_writes[0]);
     duo_flow[0]->rails->cc.cwnd_bytes = 100 * 65536;
     assert_whole(send, receive);
@@ -440,7 +431,7 @@ Test(place, a_cancelled_receive_is_held_until_writes_under_way_are_in)
     struct duo_request *send, *receive;
     placing_open(1);
     placing_warm_up();
-    start(&send, &receive, SIZE, SIZE);
+    placing_start(&send, &receive, SIZE, SIZE);
     core_cancel(duo_core[1], &receive->msg, duo_now);
     duo_run(5 * MS);
     cr_assert_not(receive->ended, "two writes are under way to it");
@@ -460,7 +451,7 @@ Test(place, a_cancelled_send_ends_when_nothing_reads_it_and_its_receive_when_not
     struct duo_request *send, *receive;
     placing_open(1);
     placing_warm_up();
-    start(&send, &receive, SIZE, SIZE);
+    placing_start(&send, &receive, SIZE, SIZE);
     core_cancel(duo_core[0], &send->msg, duo_now);
     duo_run(200 * US);
     cr_assert_not(send->ended);
@@ -487,7 +478,7 @@ Test(place, closing_waits_for_writes_under_way)
     struct duo_request *send, *receive;
     placing_open(1);
     placing_warm_up();
-    start(&send, &receive, SIZE, SIZE);
+    placing_start(&send, &receive, SIZE, SIZE);
     core_conn_close(duo_core[1], duo_conn[1][0], 1000 * MS, duo_now);
     duo_run(2 * MS);
     cr_assert(!receive->ended && duo_ended[1] == 0);
@@ -503,7 +494,7 @@ Test(place, a_cancelled_receive_does_not_wait_for_a_peer_that_holds_it)
     struct duo_request *send, *receive;
     placing_open(1);
     placing_warm_up();
-    start(&send, &receive, SIZE, SIZE);
+    placing_start(&send, &receive, SIZE, SIZE);
     core_cancel(duo_core[1], &receive->msg, duo_now);
     for (uint64_t until_ns = duo_now + (duo_params.dead_peer_ms - 2) * MS; duo_now < until_ns;) {
         flow_heard(duo_flow[1], duo_now);
@@ -557,7 +548,7 @@ Test(place, past_the_linger_a_close_drains)
     struct duo_request *send, *receive;
     placing_open(1);
     placing_warm_up();
-    start(&send, &receive, SIZE, SIZE);
+    placing_start(&send, &receive, SIZE, SIZE);
     core_conn_close(duo_core[1], duo_conn[1][0], 10 * MS, duo_now);
     duo_run_deaf(1, 5 * MS);
     cr_assert_eq(placing_drain_count[1], 0);
@@ -570,7 +561,7 @@ Test(place, the_peers_goodbye_ends_receives_once_its_writes_are_in)
     struct duo_request *send, *receive;
     placing_open(1);
     placing_warm_up();
-    start(&send, &receive, SIZE, SIZE);
+    placing_start(&send, &receive, SIZE, SIZE);
     core_conn_close(duo_core[0], duo_conn[0][0], 0, duo_now);
     duo_run(MS);
     cr_assert(!receive->ended && duo_failed[1] == 0);
@@ -587,7 +578,7 @@ static struct duo_request *start_unproven(void)
     struct duo_request *send, *receive;
     placing_open(1);
     placing_warm_up();
-    start(&send, &receive, SIZE, SIZE);
+    placing_start(&send, &receive, SIZE, SIZE);
     core_conn_close(duo_core[0], duo_conn[0][0], 0, duo_now);
     duo_run(MS);
     cr_assert(!receive->ended && duo_failed[1] == 0);
@@ -632,7 +623,7 @@ Test(place, a_dead_peers_queue_pairs_are_drained_before_requests_end)
     struct duo_request *send, *receive;
     placing_open(2);
     placing_warm_up();
-    start(&send, &receive, SIZE, SIZE);
+    placing_start(&send, &receive, SIZE, SIZE);
     duo_run_deaf(1, 3000 * MS); /* nobody answers */
     placing_act(1);
     cr_assert_eq(duo_dead[1], 1);
@@ -652,7 +643,7 @@ Test(place, a_dead_flow_opens_no_data_qp)
     struct duo_request *send, *receive;
     placing_open(1);
     placing_warm_up();
-    start(&send, &receive, SIZE, SIZE);
+    placing_start(&send, &receive, SIZE, SIZE);
     core_cancel(duo_core[1], &receive->msg, duo_now);
     duo_run(MS);
     cr_assert_eq(receive->msg.deferral, DEFER_ARRIVAL);
@@ -675,7 +666,7 @@ Test(place, sends_to_a_dead_peer_end_when_nothing_reads_them)
     struct duo_request *send, *receive;
     placing_open(1);
     placing_warm_up();
-    start(&send, &receive, SIZE, SIZE);
+    placing_start(&send, &receive, SIZE, SIZE);
     duo_run_deaf(0, 3000 * MS);
     placing_act(0);
     cr_assert_eq(duo_dead[0], 1);
@@ -692,7 +683,7 @@ Test(place, a_reliable_nics_completion_is_the_ack)
     duo_reliable = true;
     placing_open(2);
     placing_warm_up();
-    start(&send, &receive, SIZE, SIZE);
+    placing_start(&send, &receive, SIZE, SIZE);
     uint64_t flying = duo_flow[0]->rails->flying_payload;
     cr_assert_eq(flying, SIZE);
     placing_arrive(0);
@@ -716,7 +707,7 @@ Test(place, writes_that_break_the_protocol_are_refused)
     struct duo_request *send, *receive;
     placing_open(1);
     placing_warm_up();
-    start(&send, &receive, SIZE, SIZE);
+    placing_start(&send, &receive, SIZE, SIZE);
     struct tx_desc desc = placing_packets[0].desc;
     struct core *core = duo_core[1];
     struct flow *flow = duo_flow[1];
@@ -748,7 +739,7 @@ Test(place, a_write_that_came_before_changes_nothing)
     struct duo_request *send, *receive;
     placing_open(1);
     placing_warm_up();
-    start(&send, &receive, SIZE, SIZE);
+    placing_start(&send, &receive, SIZE, SIZE);
     struct tx_desc desc = placing_packets[0].desc;
     placing_arrive(0);
     uint64_t before = duo_count(&duo_counters[1].rx_duplicates);
@@ -762,7 +753,7 @@ Test(place, datagrams_over_a_queue_pair_must_name_it)
     struct duo_request *send, *receive;
     placing_open(2);
     placing_warm_up();
-    start(&send, &receive, SIZE, SIZE);
+    placing_start(&send, &receive, SIZE, SIZE);
     placing_lose(0);
     placing_lose(1);
     duo_run(20 * MS);
@@ -786,7 +777,7 @@ Test(place, completions_of_long_ago_are_nobodys)
     struct duo_request *send, *receive;
     placing_open(1);
     placing_warm_up();
-    start(&send, &receive, SIZE, SIZE);
+    placing_start(&send, &receive, SIZE, SIZE);
     uint64_t cookie = placing_packets[1].desc.cookie;
     core_tx_done(duo_core[0], cookie + 1, duo_now);
     core_tx_done(duo_core[0], cookie + 4000, duo_now);

@@ -9,10 +9,7 @@ static void start(struct duo_request **send, struct duo_request **receive)
 {
     placing_open(1);
     placing_warm_up();
-    *receive = duo_recv(1, SIZE);
-    duo_talk();
-    *send = duo_send(0, SIZE);
-    duo_talk();
+    placing_start(send, receive, SIZE, SIZE);
 }
 
 /* The queue pair of side 1 is being drained, for which its receive waits. */
