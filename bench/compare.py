@@ -203,7 +203,6 @@ def values(output):
 
 class Tool:
     package = ""
-    one_buffer = False # on each side: it stays in the cache
 
     def __init__(self, options, network):
         self.build, self.seconds, self.network = options.build, options.seconds, network
@@ -352,6 +351,7 @@ class Cubic(Tool):
 
 class RawTcp(Cubic):
     name = "raw TCP ceiling"
+    one_buffer = False # on each side: it stays in the cache
 
     def missing(self):
         return not os.path.exists(f"{self.build}/peers/raw_tcp")
@@ -381,7 +381,7 @@ class RawTcpWarm(RawTcp):
 
 
 class Ucx(Cubic):
-    name, package, one_buffer = "UCX over TCP", "ucx-utils", True
+    name, package = "UCX over TCP", "ucx-utils"
     bandwidth_test, latency_test = "tag_bw", "tag_lat"
     outstanding = False # the test itself keeps as many outstanding as it likes
     # The test never writes the buffer that it sends from: as UCX allocates it, that is the kernel's one page of zeros,
@@ -448,7 +448,7 @@ class UcxGet(Ucx):
 
 
 class Iperf(Cubic):
-    name, package, one_buffer = "iperf3 (TCP stream)", "iperf3", True
+    name, package = "iperf3 (TCP stream)", "iperf3"
 
     def missing(self):
         return not shutil.which("iperf3")
@@ -786,7 +786,8 @@ def main():
     with hogs.hogs(options.hogs):
         for name in options.networks:
             compare(name, options)
-    print(f"\n{Pair.cores}" if Pair.cores else "")
+    if Pair.cores:
+        print(f"\n{Pair.cores}")
 
 
 main()

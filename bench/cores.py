@@ -21,26 +21,21 @@ class Cores:
     def apart_ns(self):
         return int(subprocess.run([self.probe, "0", str(os.cpu_count() - 1)], check=True, capture_output=True).stdout)
 
-    def near(self):
-        """Whether what comes next may count, after waiting for it for a while."""
-        until = time.monotonic() + LIMIT_S
-        while (apart := self.apart_ns()) > self.near_ns:
-            if time.monotonic() > until:
-                return None
-            time.sleep(0.2)
-        return apart
-
     def measured(self, action):
-        """The result of an action that ran while the cores were near, or None where they do not come near."""
+        """The result of an action that ran while the cores were near."""
         until = time.monotonic() + LIMIT_S
-        while (before := self.near()) is not None and time.monotonic() < until:
+        while time.monotonic() < until:
+            before = self.apart_ns()
+            if before > self.near_ns:
+                time.sleep(0.2)
+                continue
             result = action()
             after = self.apart_ns()
             if after <= self.near_ns:
                 self.seen += [before, after]
                 return result
             self.repeated += 1
-        return None
+        raise TimeoutError(f"the cores were not within {self.near_ns} ns of each other for {LIMIT_S} s")
 
     def __str__(self):
         if not self.seen:
