@@ -498,6 +498,41 @@ Test(tcp_connections, who_is_refused_takes_his_time, .timeout = 60)
     close_pair(pair);
 }
 
+/* So is one that speaks first, but no records: the peer's port may be another server's by now. */
+Test(tcp_connections, who_is_greeted_by_another_server_takes_his_time, .timeout = 60)
+{
+    struct pair *pair = open_pair(0, "127.0.0.1");
+    struct side *from = &pair->sides[0];
+    struct tcp_peer *peer = tcp_peer_of(from->queue, from->destination);
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t length = sizeof address;
+    int other = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+    cr_assert_eq(bind(other, (struct sockaddr *)&address, sizeof address), 0);
+    cr_assert_eq(listen(other, 64), 0);
+    cr_assert_eq(getsockname(other, (struct sockaddr *)&address, &length), 0);
+    in_port_t port = peer->address.v4.sin_port;
+    peer->address.v4.sin_port = address.sin_port;
+    for (unsigned i = 0; i < PATHS; i++)
+        tcp_break(from->queue, &peer->conns[i], "the test");
+    uint64_t until_ns = now_ns() + UINT64_C(500000000), before = from->counters.tcp_connected;
+    while (now_ns() < until_ns) {
+        static const char text[] = "220 mail.example ESMTP\r\n";
+        pump(from);
+        int fd = accept(other, NULL, NULL);
+        if (fd >= 0)
+            cr_assert_eq(send(fd, text, sizeof text, MSG_NOSIGNAL), (ssize_t)sizeof text);
+        if (fd >= 0)
+            close(fd);
+    }
+    cr_expect_gt(from->counters.tcp_connected, before);
+    cr_expect_leq(from->counters.tcp_connected - before, 10 * PATHS, "%llu",
+                  (unsigned long long)(from->counters.tcp_connected - before));
+    close(other);
+    peer->address.v4.sin_port = port;
+    PUMP_UNTIL(pair, all_room(from) && all_room(&pair->sides[1]));
+    close_pair(pair);
+}
+
 /* Descriptors of the process up to the highest in use, all taken. */
 static struct rlimit take_descriptors(int fd)
 {

@@ -66,8 +66,6 @@ static ssize_t read_some(struct tcp_queue *queue, struct tcp_conn *conn, struct 
         COUNT(queue->setup.counters, rx_syscalls, 1);
     } while (got < 0 && errno == EINTR);
     if (got > 0) {
-        if (conn->failures)
-            tcp_succeed(queue, conn);
         /* an edge comes with whatever arrives later; the end of the stream brings none of its own to one that waits */
         if ((size_t)got < wanted && !conn->hung_up)
             conn->readable = false;
@@ -352,6 +350,8 @@ unsigned tcp_poll(struct nic_queue *base, struct nic_rx *out, unsigned max)
         count += read;
         if (read)
             note_sole(queue, conn);
+        if (read && conn->failures && conn->state == TCP_UP) /* bytes that are no record may be another server's */
+            tcp_succeed(queue, conn);
         if (has_more(conn))
             queue_append(&queue->ready, &conn->ready);
     }

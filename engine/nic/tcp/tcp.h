@@ -223,7 +223,7 @@ void tcp_report(struct tcp_queue *queue, struct tcp_conn *conn);
 /* Forgets what has been read of a record, and what is left to write. */
 void tcp_forget_in(struct tcp_conn *conn);
 void tcp_forget_out(struct tcp_queue *queue, struct tcp_conn *conn);
-/* Something has come over a connection that was hard to make. */
+/* A record has come over a connection that was hard to make. */
 void tcp_succeed(struct tcp_queue *queue, struct tcp_conn *conn);
 /* The connection is of no use any more: `why` is for the log. What was under way on it is lost. */
 void tcp_break(struct tcp_queue *queue, struct tcp_conn *conn, const char *why);
