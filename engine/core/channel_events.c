@@ -50,11 +50,16 @@ void core_path_room(struct core *core, struct flow *flow, unsigned rail_index, u
 {
     struct rail *rail = &flow->rails[rail_index];
     core->now_ns = now_ns;
-    if (flow->dead || !is_path(flow, rail_index, port))
+    if (!is_path(flow, rail_index, port))
         return;
     struct path *path = &rail->paths.paths[port];
     path->channel = CHANNEL_ROOM;
     path->turn_seq = path->next_seq;
+    if (flow->dead) {
+        if (flow->farewell_due) /* it waits for this */
+            flow_bid_farewell(flow);
+        return;
+    }
     if (rail->joins)
         rail_join(flow);
     else

@@ -73,13 +73,13 @@ static void undo_fragment(struct flow *flow, uint64_t now_ns)
 void flow_tx_refused(struct flow *flow, const struct tx_desc *desc, uint64_t now_ns)
 {
     undo_counts(flow->core->counters, desc);
+    channel_refused(&flow->rails[desc->rail], desc->port);
     if (flow->dead) {
         if (desc->due & TX_DUE_FAREWELL)
             flow_bid_farewell(flow);
         return;
     }
     silence_ask(flow, now_ns);
-    channel_refused(&flow->rails[desc->rail], desc->port);
     if (desc->sequenced)
         undo_chunks(flow, desc, now_ns);
     due_again(flow, desc);

@@ -98,7 +98,7 @@ static bool send_probes(struct flow *flow, struct tx_desc *desc, uint64_t now_ns
 static bool flow_tx(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
 {
     if (flow->dead)
-        return flow->farewell_due && tx_send_farewell(flow, desc, now_ns);
+        return flow->farewell_due && rail_has_room(flow->main, false) && tx_send_farewell(flow, desc, now_ns);
     if (!flow->carries || flow_due_probe(flow)) {
         if (send_probes(flow, desc, now_ns))
             return true;

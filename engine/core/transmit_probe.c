@@ -133,7 +133,7 @@ bool tx_send_farewell(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
     struct core *core = flow->core;
     struct rail *rail = flow->main;
     struct train train = tx_scratch_train(core);
-    uint16_t path = rail_has_room(rail, false) ? (uint16_t)rail_control_path(rail, -1) : 0;
+    uint16_t path = (uint16_t)rail_control_path(rail, -1);
     train.header += wire_put_flow(train_at(&train) + train.header, &(struct wire_flow){FLOW_CLOSED});
     train_end_datagram(core, &train);
     tx_describe_unnumbered(rail, train.buffer, train.header, path, TX_DUE_FAREWELL, desc, now_ns);

@@ -1,11 +1,11 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # An idle engine uses less than 1% of a core: one that waits for a client, one whose connection is
-# quiet, with a receive pending and without, with dedicated engine threads and with lent ones. All are measured over
-# the same seconds.
+# quiet, with a receive pending and without, with dedicated engine threads and with lent ones, one whose peer was
+# killed. All are measured over the same seconds.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/lib.sh"
-plan 10
+plan 12
 
 SECONDS_MEASURED=4
 names=() processes=() # of each check: what it is called, ids of its processes
@@ -42,6 +42,21 @@ quiet_pair() {
     until_true 10 grep -q connected "$WORK/client-$PORT.log"
 }
 
+# bereft: an end whose peer was killed, while the application keeps the failed connection
+bereft() {
+    local server
+    next_port
+    start "server-$PORT" "$ENDPOINT" listen "$PORT" pause:100000
+    server=$PID
+    wait_listening "$server" "$PORT" || return 1
+    UCCL_DEAD_PEER_MS=500 start "client-$PORT" \
+        "$ENDPOINT" connect 127.0.0.1 "$PORT" recv:1000 wait=UCCL_EPEERDEAD pause:100000
+    PIDS=$PID
+    until_true 10 grep -q connected "$WORK/client-$PORT.log" || return 1
+    kill -KILL "$server"
+    until_true 10 grep -q 'receive 0' "$WORK/client-$PORT.log"
+}
+
 # quiet PID...: each has used at most 1% of a core
 quiet() {
     local pid used result=0
@@ -62,6 +77,9 @@ for lend in auto yes no; do
 done
 export UCCL_LEND=no UCCL_UDP_IO=mmsg
 idle "mmsg: connected, a receive waits" quiet_pair "recv:1000 wait"
+for backend in udp tcp; do
+    UCCL_BACKEND=$backend idle "$backend: the peer was killed" bereft
+done
 
 sleep 1
 for pid in ${processes[*]}; do before[pid]=$(cpu_ticks "$pid"); done
