@@ -139,11 +139,26 @@ static void gather_interface(void *user, const struct uccl_interface *interface)
     listed->rank = interface->rank;
 }
 
+/* Whether UCCL_SOCKET_IFNAME asks for interfaces: not if it is empty, or if all its items exclude. */
+static bool asks_for_some(const char *filter)
+{
+    size_t marks = strspn(filter, "^="); /* which hold for all items */
+    bool all_exclude = memchr(filter, '^', marks) != NULL;
+    for (filter += marks; *filter; filter += *filter == ',') {
+        const char *item = filter + strspn(filter, "^= ");
+        bool excludes = all_exclude || memchr(filter, '^', (size_t)(item - filter));
+        if (!excludes && *item && *item != ',')
+            return true;
+        filter = item + strcspn(item, ",");
+    }
+    return false;
+}
+
 /* Interfaces come best first: what is as good as the first, unless the user has named some. */
 static void keep_fittest(struct list *list)
 {
     char filter[256] = "";
-    if (!list || parameter("UCCL_SOCKET_IFNAME", filter, sizeof filter))
+    if (!list || (parameter("UCCL_SOCKET_IFNAME", filter, sizeof filter) > 0 && asks_for_some(filter)))
         return;
     for (int i = 1; i < list->count; i++) {
         if (list->at[i].rank != list->at[0].rank)
@@ -168,11 +183,14 @@ static struct list *gather(void)
     struct gathering gathering = {0};
     int status = UCCL_OK;
     char backend[16] = "auto", why[256] = "";
-    parameter("UCCL_BACKEND", backend, sizeof backend);
+    int set = parameter("UCCL_BACKEND", backend, sizeof backend);
     bool tcp = strcmp(backend, "tcp") == 0;
-    if (!tcp && strcmp(backend, "udp") != 0)
+    if (set < 0)
+        status = set;
+    else if (!tcp && strcmp(backend, "udp") != 0)
         status = uccl_verbs_ports(NULL, gather_port, &gathering, why, sizeof why);
-    if (!gathering.list && strcmp(backend, "verbs") != 0) {
+    bool refused = set < 0 || status == UCCL_EINVAL; /* it would be said once more */
+    if (!gathering.list && !refused && strcmp(backend, "verbs") != 0) {
         status = uccl_interfaces(NULL, gather_interface, &gathering);
         keep_fittest(gathering.list);
     }
@@ -286,7 +304,7 @@ static int speed_of(const struct device *device)
 {
     char text[32] = "";
     uint64_t mbps = device->speed_mbps;
-    if (parameter("UCCL_LINK_GBPS", text, sizeof text) && strtoull(text, NULL, 10) > 0)
+    if (parameter("UCCL_LINK_GBPS", text, sizeof text) > 0 && strtoull(text, NULL, 10) > 0)
         mbps = strtoull(text, NULL, 10) * 1000;
     return mbps > 0 && mbps <= INT_MAX ? (int)mbps : UNKNOWN_MBPS;
 }

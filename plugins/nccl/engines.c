@@ -13,16 +13,15 @@ static struct engine *engines; /* under plugin_lock */
 
 /* ---- settings --------------------------------------------------------------------------------- */
 
-bool parameter(const char *name, char *value, size_t size)
+int parameter(const char *name, char *value, size_t size)
 {
     struct uccl_param_info info;
     char source[64];
-    for (unsigned i = 0; uccl_param_info(i, &info) == UCCL_OK; i++) {
-        if (strcmp(info.name, name) == 0)
-            return uccl_param_value(NULL, i, value, size, source, sizeof source) == UCCL_OK &&
-                   strcmp(source, "default") != 0;
-    }
-    return false;
+    unsigned i = 0;
+    while (uccl_param_info(i, &info) == UCCL_OK && strcmp(info.name, name) != 0)
+        i++;
+    int error = uccl_param_value(NULL, i, value, size, source, sizeof source);
+    return error ? error : strcmp(source, "default") != 0;
 }
 
 /* For NCCL, what the user has not set is so. */
@@ -34,26 +33,25 @@ static const struct {
     {"UCCL_ACCEPT_WAIT_MS", "86400000"}, /* NCCL itself knows how long to wait for a rank */
     {"UCCL_MAX_REQUESTS", "1048576"},    /* receives of many communicators must leave some to sends */
     {"UCCL_SPIN_US", "200"},             /* threads that share short messages have one every 100 us or so */
+    {"UCCL_BACKEND", "udp"},             /* TCP, alone or beside UDP (auto), is for who asks: NCCL was slower over it */
 };
 
-/* TCP, alone or beside UDP (auto), is for who asks for it: NCCL's traffic was slower over it. */
-static const char *backend_of(const struct device *device, char *value, size_t size)
+/* Unless the user has set it. A value that is not allowed is an error here, as it is where nothing stands in for it. */
+static int set_default(uccl_config *config, const char *name, const char *value)
 {
-    if (device->verbs)
-        return "verbs";
-    return parameter("UCCL_BACKEND", value, size) ? value : "udp";
+    char users[64];
+    int set = parameter(name, users, sizeof users);
+    return set == 0 ? uccl_config_set(config, name, value) : set < 0 ? set : UCCL_OK;
 }
 
 static int set_all(uccl_config *config, const struct device *device, int traffic_class)
 {
     char value[64];
     int error = UCCL_OK;
-    for (size_t i = 0; i < sizeof DEFAULTS / sizeof DEFAULTS[0] && !error; i++) {
-        if (!parameter(DEFAULTS[i].name, value, sizeof value))
-            error = uccl_config_set(config, DEFAULTS[i].name, DEFAULTS[i].value);
-    }
-    if (!error)
-        error = uccl_config_set(config, "UCCL_BACKEND", backend_of(device, value, sizeof value));
+    for (size_t i = 0; i < sizeof DEFAULTS / sizeof DEFAULTS[0] && !error; i++)
+        error = set_default(config, DEFAULTS[i].name, DEFAULTS[i].value);
+    if (!error && device->verbs)
+        error = uccl_config_set(config, "UCCL_BACKEND", "verbs");
     /* an address says which one of an interface's; one with an interface in it is no item of that list */
     snprintf(value, sizeof value, "=%s", device->name);
     if (!error && device->verbs)

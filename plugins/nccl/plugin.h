@@ -128,8 +128,8 @@ void engines_close_idle(void);
 bool engine_told(struct engine *engine, const uint8_t peer_id[16]);
 /* Settings for an engine of this device. An error of the engine's if the traffic class is none. */
 int engine_config(const struct device *device, int traffic_class, uccl_config **out);
-/* The value of a parameter as things stand. Whether the user has set it: not if it is the default. */
-bool parameter(const char *name, char *value, size_t size);
+/* The value of a parameter as things stand. 1: the user has set it; 0: it is the default; an error of the engine's. */
+int parameter(const char *name, char *value, size_t size);
 
 /* ---- comms.c ---------------------------------------------------------------------------------- */
 
