@@ -616,13 +616,19 @@ void peer_flow_has_hole(struct peer_flow *flow, uint32_t passing_bytes, uint32_t
 
 enum { BESIDE_SHIFT = 32 }; /* of nics_lost: bits of rails of connections beside those of datagrams */
 
-/* The rail, and one beside it, are all that there is to the peer. */
-static void tell_of_one_of_two(const char *peer, bool beside, bool lost)
+/* The rail, and one beside it, are all that there is to the peer. `alone`: the other one is lost. */
+static void tell_of_one_of_two(const char *peer, bool beside, bool lost, bool alone)
 {
-    if (beside && lost)
+    if (beside && lost && alone)
+        LOG_WARNING("peer %s: its TCP connections are broken, too; nothing gets through for now", peer);
+    else if (beside && alone)
+        LOG_WARNING("peer %s: its TCP connections are there again; TCP carries all", peer);
+    else if (beside && lost)
         LOG_INFORM("peer %s: its TCP connections are broken; UDP carries all", peer);
     else if (beside)
         LOG_INFORM("peer %s: TCP carries large messages again", peer);
+    else if (lost && alone)
+        LOG_WARNING("peer %s: datagrams do not get through, either; nothing does for now", peer);
     else if (lost)
         LOG_WARNING("peer %s: datagrams do not get through any more; TCP carries all", peer);
     else
@@ -682,7 +688,7 @@ void peer_flow_lost_rail(struct peer_flow *flow, unsigned rail, bool lost)
         queue->nic->ops->device(queue->nic, queue->nic->ends->device(queue->nic, nic - 1), &device, &address);
     netdev_address_text(&flow->peer->host.address, text);
     if (one_of_two)
-        tell_of_one_of_two(text, beside, lost);
+        tell_of_one_of_two(text, beside, lost, (before | bit) != bit);
     else if (count_of_beside)
         tell_of_kind(text, device.name, beside, lost);
     else

@@ -191,3 +191,26 @@ Test(peer_told, one_of_each)
     peer_flow_lost_rail(&peer.flows[0], 0, false);
     expect_line("peer 192.0.2.1: datagrams get through again");
 }
+
+/* Nobody is told that one kind carries all where the other one is lost as well. */
+Test(peer_told, one_of_each_and_both_are_lost)
+{
+    put_beside(1, 2);
+    log_set_level(UCCL_LOG_INFO);
+    for (unsigned round = 0; round < 2; round++) {
+        peer_flow_lost_rail(&peer.flows[0], 0, true);
+        expect_line("peer 192.0.2.1: datagrams do not get through any more; TCP carries all");
+        peer_flow_lost_rail(&peer.flows[0], 1, true);
+        expect_line("peer 192.0.2.1: its TCP connections are broken, too; nothing gets through for now");
+        peer_flow_lost_rail(&peer.flows[0], 1, false);
+        expect_line("peer 192.0.2.1: its TCP connections are there again; TCP carries all");
+        peer_flow_lost_rail(&peer.flows[0], 0, false);
+        expect_line("peer 192.0.2.1: datagrams get through again");
+    }
+    peer_flow_lost_rail(&peer.flows[0], 1, true);
+    expect_line("peer 192.0.2.1: its TCP connections are broken; UDP carries all");
+    peer_flow_lost_rail(&peer.flows[0], 0, true);
+    expect_line("peer 192.0.2.1: datagrams do not get through, either; nothing does for now");
+    peer_flow_lost_rail(&peer.flows[0], 0, false);
+    expect_line("peer 192.0.2.1: datagrams get through again");
+}
