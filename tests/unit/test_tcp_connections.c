@@ -206,6 +206,8 @@ Test(tcp_connections, beside_datagrams_pauses_grow_to_a_minute, .timeout = 60)
     uint8_t buffer[4096];
     uint64_t pause_ns = 0;
     conns->peer->beside = true;
+    for (unsigned i = 1; i < PATHS; i++)
+        tcp_break(from->queue, &conns[i], "the test");
     for (unsigned failures = 1; failures < 200; failures++) {
         uint64_t at_ns = now_ns(), before_ns = pause_ns;
         conns[0].failures = failures;
@@ -230,6 +232,28 @@ Test(tcp_connections, beside_datagrams_pauses_grow_to_a_minute, .timeout = 60)
     tcp_datagram_ops.flush(&to->queue->base);
     PUMP_UNTIL(pair, all_room(from) && all_room(to));
     cr_assert_not(conns->peer->despaired);
+    close_pair(pair);
+}
+
+/* Where descriptors are short, some connections may be made and others not: TCP carries large messages all the same. */
+Test(tcp_connections, one_that_fails_is_no_despair, .timeout = 60)
+{
+    struct pair *pair = open_pair(0, "127.0.0.1");
+    struct tcp_queue *queue = pair->sides[0].queue;
+    struct tcp_peer *peer = tcp_peer_of(queue, pair->sides[0].destination);
+    peer->beside = true;
+    for (unsigned i = 1; i < PATHS; i++) { /* those before it have failed, too, and path 0 is up */
+        for (unsigned failures = 0; failures < 20; failures++)
+            tcp_break(queue, &peer->conns[i], "Too many open files");
+        cr_assert_not(peer->despaired);
+    }
+    tcp_break(queue, &peer->conns[0], "the test");
+    cr_assert_not(peer->despaired, "it is dialled at once");
+    tcp_break(queue, &peer->conns[1], "Too many open files");
+    cr_assert(peer->despaired);
+    peer->beside = false;
+    tcp_succeed(queue, &peer->conns[0]);
+    PUMP_UNTIL(pair, all_room(&pair->sides[0]) && all_room(&pair->sides[1]));
     close_pair(pair);
 }
 

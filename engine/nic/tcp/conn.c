@@ -137,7 +137,7 @@ static void dial_later(struct tcp_queue *queue, struct tcp_conn *conn)
 static void despair(struct tcp_conn *conn, const char *why)
 {
     char text[NETDEV_ADDRESS_TEXT];
-    if (!conn->peer->beside || conn->peer->despaired || conn->failures + 1 < DESPAIR_FAILURES)
+    if (!conn->peer->beside || conn->peer->despaired || conn->failures + 1 < DESPAIR_FAILURES || tcp_is_up(conn->peer))
         return;
     conn->peer->despaired = true;
     LOG_INFORM("no TCP connection to %s comes up (%s): large messages go as datagrams; does a firewall drop TCP? The "

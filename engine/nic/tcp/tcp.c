@@ -392,10 +392,7 @@ static bool tcp_event(struct nic_queue *base, struct nic_channel_event *out)
 static bool tcp_swallowed(const struct nic_queue *queue, uint32_t destination)
 {
     const struct tcp_peer *peer = tcp_peer_of(tcp_queue_of(queue), destination);
-    bool up = false; /* then the kernel does not know yet */
-    for (unsigned i = 0; i < peer->path_count; i++)
-        up |= peer->conns[i].state == TCP_UP;
-    return up || peer->swallowed;
+    return tcp_is_up(peer) || peer->swallowed; /* where one is up, the kernel does not know yet */
 }
 
 /* What a route takes does not change. */

@@ -183,6 +183,15 @@ static inline struct tcp_conn *tcp_conn_of(const struct tcp_queue *queue, uint32
     return path < peer->path_count ? &peer->conns[path] : NULL;
 }
 
+/* Whether some connection to the peer is there. */
+static inline bool tcp_is_up(const struct tcp_peer *peer)
+{
+    for (unsigned i = 0; i < peer->path_count; i++)
+        if (peer->conns[i].state == TCP_UP)
+            return true;
+    return false;
+}
+
 /* What goes over the NIC of a peer's rail is counted here, at the main queue; NULL: the routes choose. */
 static inline struct nic_end_counters *tcp_end_of(struct tcp_queue *queue, const struct tcp_peer *peer)
 {
