@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* TCP connections of the backend in need: no room, no descriptors, a peer that refuses, half a record. */
+#include "logged.h"
 #include "tcp_pair.h"
 
 #include <errno.h>
@@ -42,6 +43,22 @@ Test(tcp_connections, both_ends_have_the_congestion_control_that_is_asked_for, .
         cr_assert_eq(getsockopt(conn->fd, IPPROTO_TCP, TCP_CONGESTION, name, &length), 0);
         cr_expect_str_eq(name, "reno", "%u", i);
     }
+    close_pair(pair);
+}
+
+/* What the kernel does not have is told once, not for each connection that is made, and made again. */
+Test(tcp_connections, a_congestion_control_that_is_missing_is_told_once, .timeout = 60)
+{
+    congestion_control = "nosuch";
+    uccl_set_log(take_log, NULL);
+    struct pair *pair = open_pair(0, "127.0.0.1");
+    for (uint16_t path = 0; path < PATHS; path++)
+        tcp_break(pair->sides[0].queue, tcp_conn_of(pair->sides[0].queue, pair->sides[0].destination, path),
+                  "the test");
+    take_events(&pair->sides[0]);
+    PUMP_UNTIL(pair, all_room(&pair->sides[0]) && all_room(&pair->sides[1]));
+    cr_expect_eq(logged.lines, 1, "%u", logged.lines);
+    cr_expect(strstr(logged.text, "UCCL_TCP_CC=\"nosuch\" has no effect"), "%s", logged.text);
     close_pair(pair);
 }
 

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/fault.h"
 #include "base/log.h"
+#include "base/warned.h"
 #include "nic/pair.h"
 #include "nic/tcp/tcp.h"
 #include "nic/udp/udp.h"
@@ -16,6 +17,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/tcp.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <unistd.h>
@@ -55,6 +57,17 @@ static void set_options(const struct tcp_conn *conn, int fd)
         set_option(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, SMALL_LOWAT_BYTES);
 }
 
+/* Each connection meets it. */
+static void warn_of_cc(const char *name, int error)
+{
+    char key[64];
+    snprintf(key, sizeof key, "UCCL_TCP_CC=%s", name);
+    if (warned_first(key))
+        LOG_WARNING("UCCL_TCP_CC=\"%s\" has no effect: %s; sysctl net.ipv4.tcp_allowed_congestion_control lists what "
+                    "this process may use",
+                    name, strerror(error));
+}
+
 /* What the window scale depends on is set before the connection is made; accepted sockets inherit it. */
 static void set_early_options(struct tcp_queue *queue, int fd)
 {
@@ -66,9 +79,7 @@ static void set_early_options(struct tcp_queue *queue, int fd)
     }
     if (*params->tcp_cc &&
         setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, params->tcp_cc, (socklen_t)strlen(params->tcp_cc)) != 0)
-        LOG_WARNING("UCCL_TCP_CC=\"%s\" has no effect: %s; sysctl net.ipv4.tcp_allowed_congestion_control lists what "
-                    "this process may use",
-                    params->tcp_cc, strerror(errno));
+        warn_of_cc(params->tcp_cc, errno);
 }
 
 static bool watch(struct tcp_queue *queue, int how, int fd, uint32_t events, uint64_t data)
