@@ -51,14 +51,30 @@ bool ring_push(struct ring *ring, struct ring_entry entry)
     }
 }
 
+/* The slot at the head; NULL: nothing is in it yet. */
+static struct ring_slot *filled(const struct ring *ring, uint64_t head)
+{
+    struct ring_slot *slot = &ring->slots[head & ring->mask];
+    /* pairs with the release in ring_push */
+    bool is = atomic_load_explicit(&slot->turn, memory_order_acquire) == head + 1;
+    RACE_POINT();
+    return is ? slot : NULL;
+}
+
+bool ring_peek(const struct ring *ring, struct ring_entry *entry)
+{
+    const struct ring_slot *slot = filled(ring, atomic_load_explicit(&ring->head, memory_order_relaxed));
+    if (slot)
+        *entry = slot->entry;
+    return slot != NULL;
+}
+
 bool ring_pop(struct ring *ring, struct ring_entry *entry)
 {
     uint64_t head = atomic_load_explicit(&ring->head, memory_order_relaxed);
-    struct ring_slot *slot = &ring->slots[head & ring->mask];
-    /* pairs with the release in ring_push */
-    if (atomic_load_explicit(&slot->turn, memory_order_acquire) != head + 1)
+    struct ring_slot *slot = filled(ring, head);
+    if (!slot)
         return false;
-    RACE_POINT();
     *entry = slot->entry;
     RACE_POINT();
     /* pairs with the acquire in ring_push */

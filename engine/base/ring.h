@@ -39,6 +39,8 @@ void ring_free(struct ring *ring);
 bool ring_push(struct ring *ring, struct ring_entry entry);
 /* False: empty, or the next producer is still filling its slot. */
 bool ring_pop(struct ring *ring, struct ring_entry *entry);
+/* What ring_pop() would take; it stays. The consumer alone. */
+bool ring_peek(const struct ring *ring, struct ring_entry *entry);
 /* Whether a producer has claimed a slot that the consumer has not taken yet. Any thread. */
 bool ring_busy(const struct ring *ring);
 

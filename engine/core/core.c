@@ -317,11 +317,6 @@ void core_unsplit(struct core *core, struct core_msg *msg)
     conn_send_range(msg->conn, msg, msg->offset_bytes, msg->size_bytes);
 }
 
-bool core_conn_sends_bulk(const struct conn *conn)
-{
-    return conn->bulk.head != NULL;
-}
-
 /* The flow with this token, or NULL. */
 static struct flow *flow_of_token(const struct core *core, uint64_t token)
 {

@@ -248,8 +248,6 @@ void core_end_part(struct core *core, struct core_msg *msg, uint64_t now_ns);
 void core_send_range(struct core *core, struct core_msg *msg, uint64_t from, uint64_t to);
 /* Or, to the first such event of a message: it is sent whole, over this flow alone. */
 void core_unsplit(struct core *core, struct core_msg *msg);
-/* Whether other large messages of this connection have bytes to send. */
-bool core_conn_sends_bulk(const struct conn *conn);
 /* On the home core: all bytes of this receive, a message of `total`, have arrived over its flows. */
 void core_msg_whole(struct core *core, struct core_msg *msg, uint64_t total, uint64_t now_ns);
 

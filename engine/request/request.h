@@ -84,8 +84,7 @@ struct uccl_request {
     _Atomic uint64_t spread_bytes;  /* send: those before are given to flows; receive: so many have arrived */
     _Atomic uint64_t total_bytes;   /* receive: length of the message, once bytes have arrived */
     _Atomic uint32_t flows;         /* send: that carry it for now; receive: that bytes came over */
-    _Atomic uint8_t parts_made;     /* send */
-    _Atomic bool wants_flow;        /* send: the home thread has been asked for another one */
+    uint8_t parts_made;             /* send */
     uint64_t range_bytes;           /* send: length of each range; 0: as it fits */
     _Atomic uint32_t unfinished;    /* itself and its parts */
     _Atomic int32_t part_status;    /* first error of a part */

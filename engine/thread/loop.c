@@ -35,12 +35,127 @@ static void take_leaders(struct engine_thread *thread)
         loop_request_ended(thread, request_of(msg));
 }
 
+/* Whether a command finds its request in the epoch that it was meant for. */
+static bool still_pending(const struct ring_entry *entry)
+{
+    const struct uccl_request *request = entry->object;
+    /* The state comes first: that of a later epoch, which is not even submitted here, shows in the generation.
+     * Pairs with the release of PENDING by the thread that begins an epoch. */
+    bool pending = atomic_load_explicit(&request->state, memory_order_acquire) == REQUEST_PENDING;
+    RACE_POINT();
+    uint32_t generation = atomic_load_explicit(&request->generation, memory_order_relaxed);
+    return generation == (uint32_t)(entry->what >> 32) && pending;
+}
+
+/*
+ * The same, and no other thread may end the request, so no new epoch begins meanwhile. `home_over` comes first: that
+ * of a later epoch shows in the generation.
+ */
+static bool still_ours(const struct ring_entry *entry)
+{
+    const struct uccl_request *request = entry->object;
+    return !atomic_load_explicit(&request->home_over, memory_order_acquire) && still_pending(entry);
+}
+
+static void run_command(struct engine_thread *thread, const struct ring_entry *entry, uint64_t now_ns)
+{
+    switch ((enum thread_command)(entry->what & COMMAND_MASK)) {
+    case COMMAND_SUBMIT: {
+        struct uccl_request *request = entry->object;
+        stripe_submit(thread, request, now_ns);
+        payload_copies(thread->core);
+        break;
+    }
+    case COMMAND_CANCEL: {
+        struct uccl_request *request = entry->object;
+        RACE_POINT();
+        if (still_ours(entry) && request->op)
+            onesided_cancel(thread, request->op);
+        else if (still_ours(entry))
+            stripe_cancel(thread, request, now_ns);
+        break;
+    }
+    case COMMAND_FLUSH:
+        flush_submit(&thread->flushes, entry->object);
+        break;
+    case COMMAND_CLOSE:
+        stripe_close(thread, entry->object, (entry->what >> 32) * NS_PER_MS, now_ns);
+        break;
+    case COMMAND_PART: {
+        struct uccl_request *part = entry->object;
+        stripe_submit_part(thread, part, now_ns);
+        break;
+    }
+    case COMMAND_END_PART: {
+        struct uccl_request *part = entry->object;
+        if (still_pending(entry))
+            core_end_part(thread->core, &part->msg, now_ns);
+        break;
+    }
+    case COMMAND_LOOK: {
+        struct uccl_request *request = entry->object;
+        if (still_ours(entry))
+            stripe_look(thread, request, now_ns);
+        break;
+    }
+    case COMMAND_OP:
+        onesided_submit(thread, entry->object);
+        break;
+    case COMMAND_NOTES:
+        onesided_resume(thread, entry->object);
+        break;
+    case COMMAND_SERVICE: {
+        struct uccl_request *request = entry->object;
+        request->service(thread, request);
+        break;
+    }
+    case COMMAND_CALL: {
+        struct thread_call *call = entry->object;
+        call->run(thread, call->argument);
+        /* pairs with the acquire in thread_wait(); the caller's frame may vanish right after */
+        atomic_store_explicit(&call->done, 1, memory_order_release);
+        thread->ended_some = true;
+        break;
+    }
+    }
+}
+
+static bool take_commands(struct engine_thread *thread)
+{
+    struct ring_entry entry;
+    unsigned taken = 0;
+    thread->now_ns = 0;
+    for (; taken < COMMAND_BATCH && ring_pop(&thread->ring, &entry); taken++)
+        run_command(thread, &entry, thread_now_ns(thread));
+    if (taken > BRIEF_COMMANDS)
+        thread->now_ns = 0;
+    return taken > 0;
+}
+
+/*
+ * Messages and parts posted since the round took its commands, up to any other command. A part is posted before the
+ * clear-to-send that allows its bytes leaves. These may be here already, and the core refuses them without it.
+ */
+static void take_messages(struct engine_thread *thread)
+{
+    struct ring_entry entry;
+    for (unsigned taken = 0; taken < COMMAND_BATCH && ring_peek(&thread->ring, &entry); taken++) {
+        enum thread_command command = entry.what & COMMAND_MASK;
+        if (command != COMMAND_SUBMIT && command != COMMAND_PART)
+            return;
+        ring_pop(&thread->ring, &entry);
+        run_command(thread, &entry, thread_now_ns(thread));
+    }
+}
+
 /* True: the queue had something. `*drained`: it has nothing more. */
 static bool receive_from(struct engine_thread *thread, struct nic_queue *queue, bool *drained)
 {
     struct nic_rx received[RX_BATCH];
     unsigned room = stage_rx_room(thread->stage, RX_BATCH);
     unsigned count = room ? queue->datagram->poll(queue, received, room) : 0;
+    if (count)
+        take_messages(thread);
     for (unsigned i = 0; i < count; i++) {
         const struct nic_rx *rx = &received[i];
         uint64_t now_ns = thread->now_ns = clock_now_ns();
@@ -76,101 +191,6 @@ static bool receive(struct engine_thread *thread, bool *drained)
         some |= receive_from(thread, beside, &all);
     *drained &= all;
     return some;
-}
-
-/* Whether a command finds its request in the epoch that it was meant for. */
-static bool still_pending(const struct ring_entry *entry)
-{
-    const struct uccl_request *request = entry->object;
-    /* The state comes first: that of a later epoch, which is not even submitted here, shows in the generation.
-     * Pairs with the release of PENDING by the thread that begins an epoch. */
-    bool pending = atomic_load_explicit(&request->state, memory_order_acquire) == REQUEST_PENDING;
-    RACE_POINT();
-    uint32_t generation = atomic_load_explicit(&request->generation, memory_order_relaxed);
-    return generation == (uint32_t)(entry->what >> 32) && pending;
-}
-
-/*
- * The same, and no other thread may end the request, so no new epoch begins meanwhile. `home_over` comes first: that
- * of a later epoch shows in the generation.
- */
-static bool still_ours(const struct ring_entry *entry)
-{
-    const struct uccl_request *request = entry->object;
-    return !atomic_load_explicit(&request->home_over, memory_order_acquire) && still_pending(entry);
-}
-
-static bool take_commands(struct engine_thread *thread)
-{
-    struct ring_entry entry;
-    unsigned taken = 0;
-    thread->now_ns = 0;
-    while (taken < COMMAND_BATCH && ring_pop(&thread->ring, &entry)) {
-        uint64_t now_ns = thread_now_ns(thread);
-        taken++;
-        switch ((enum thread_command)(entry.what & COMMAND_MASK)) {
-        case COMMAND_SUBMIT: {
-            struct uccl_request *request = entry.object;
-            stripe_submit(thread, request, now_ns);
-            payload_copies(thread->core);
-            break;
-        }
-        case COMMAND_CANCEL: {
-            struct uccl_request *request = entry.object;
-            RACE_POINT();
-            if (still_ours(&entry) && request->op)
-                onesided_cancel(thread, request->op);
-            else if (still_ours(&entry))
-                stripe_cancel(thread, request, now_ns);
-            break;
-        }
-        case COMMAND_FLUSH:
-            flush_submit(&thread->flushes, entry.object);
-            break;
-        case COMMAND_CLOSE:
-            stripe_close(thread, entry.object, (entry.what >> 32) * NS_PER_MS, now_ns);
-            break;
-        case COMMAND_PART: {
-            struct uccl_request *part = entry.object;
-            stripe_submit_part(thread, part, now_ns);
-            break;
-        }
-        case COMMAND_END_PART: {
-            struct uccl_request *part = entry.object;
-            if (still_pending(&entry))
-                core_end_part(thread->core, &part->msg, now_ns);
-            break;
-        }
-        case COMMAND_LOOK: {
-            struct uccl_request *request = entry.object;
-            if (still_ours(&entry))
-                stripe_look(thread, request, now_ns);
-            break;
-        }
-        case COMMAND_OP:
-            onesided_submit(thread, entry.object);
-            break;
-        case COMMAND_NOTES:
-            onesided_resume(thread, entry.object);
-            break;
-        case COMMAND_SERVICE: {
-            struct uccl_request *request = entry.object;
-            request->service(thread, request);
-            break;
-        }
-        case COMMAND_CALL: {
-            struct thread_call *call = entry.object;
-            call->run(thread, call->argument);
-            /* pairs with the acquire in thread_wait(); the caller's frame may vanish right after */
-            atomic_store_explicit(&call->done, 1, memory_order_release);
-            thread->ended_some = true;
-            break;
-        }
-        }
-    }
-    if (taken > BRIEF_COMMANDS)
-        thread->now_ns = 0;
-    return taken > 0;
 }
 
 void loop_request_ended(void *owner, struct uccl_request *request)
@@ -319,7 +339,6 @@ bool loop_round(struct engine_thread *thread)
     bool drained;
     if (thread->notices)
         stripe_retry(thread);
-    /* commands first: a part must be known before the bytes that it allows arrive */
     bool busy = take_commands(thread);
     /* what was posted leaves first: looking for what has arrived is a system call that may find nothing */
     if (busy && !thread->places)

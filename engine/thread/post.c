@@ -30,6 +30,12 @@ bool thread_push(struct engine_thread *thread, void *object, uint64_t what)
     return true;
 }
 
+bool thread_sleeps(const struct engine_thread *thread)
+{
+    uint32_t owner = atomic_load_explicit(&thread->owner, memory_order_relaxed);
+    return owner == THREAD_SLEEPS || owner == BORROWER_SLEEPS;
+}
+
 bool thread_post(struct engine_thread *thread, enum thread_command command, void *object)
 {
     return thread_push(thread, object, command == COMMAND_CANCEL ? thread_command_for(command, object) : command);

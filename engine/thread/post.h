@@ -17,6 +17,9 @@ bool thread_push(struct engine_thread *thread, void *object, uint64_t what);
 /* A command about a request in its present epoch. */
 uint64_t thread_command_for(enum thread_command command, const struct uccl_request *request);
 
+/* Whether a command would have to wake the thread; that may change at any time. */
+bool thread_sleeps(const struct engine_thread *thread);
+
 /* Wakes the threads that wait for requests of this thread: some have ended. */
 void thread_tell_waiters(struct engine_thread *thread);
 

@@ -28,7 +28,7 @@ enum thread_command {
     COMMAND_CALL,
     COMMAND_PART,     /* a part of a striped message, from its home thread */
     COMMAND_END_PART, /* ends that part early */
-    COMMAND_LOOK,     /* to the home thread: a receive is whole, or a send takes another flow */
+    COMMAND_LOOK,     /* to the home thread: a receive is whole */
     COMMAND_FLUSH,
     COMMAND_CLOSE,   /* closes an end of a connection; the upper half has the linger time in ms */
     COMMAND_OP,      /* a one-sided operation */

@@ -24,6 +24,37 @@ void stripe_init(struct stripe_set *stripes, unsigned count, const struct params
         stripes->expects[class] = (struct stripe_expects){.bytes = UINT64_MAX, .flows = count};
 }
 
+/* ---- how a message is shared ------------------------------------------------------------------ */
+
+enum {
+    STREAM = 4,                       /* so many messages under way, of one class in one direction, are a stream */
+    FINE_UNIT = CORE_STRIPE_UNIT / 2, /* the least range of a short message that is in none, */
+    FINE_FLOWS = 3,                   /* for which there are so many flows */
+    HOME_FLOWS = 4                    /* with more, the home flow of a stream leaves short messages to the others */
+};
+
+static uint64_t share(uint64_t bytes, uint64_t of)
+{
+    return (bytes + of - 1) / of;
+}
+
+static bool in_stream(const struct uccl_request *request, const unsigned *under_way)
+{
+    return under_way[request->class] >= STREAM;
+}
+
+/*
+ * The least of a message of `bytes` that is worth another of `flows`. In a stream that is a unit: each range costs its
+ * thread as much as copying some 30 KiB, and all threads have work. A message that is nearly alone is over sooner if
+ * more threads copy at the same time.
+ */
+static uint64_t least_range(const struct uccl_request *request, uint64_t bytes, unsigned flows, bool stream)
+{
+    bool fine = !stream && flows >= FINE_FLOWS && !request->staged.memory && bytes >= 2 * CORE_STRIPE_UNIT &&
+                bytes <= flows * 2 * (uint64_t)CORE_STRIPE_UNIT;
+    return fine ? FINE_UNIT : CORE_STRIPE_UNIT;
+}
+
 /* ---- commands between engine threads --------------------------------------------------------- */
 
 static bool deliver(struct notice *notice)
@@ -151,18 +182,16 @@ void stripe_submit_part(struct engine_thread *thread, struct uccl_request *part,
  */
 static uint8_t staged_range_units(uint64_t bytes, unsigned count)
 {
-    uint64_t units = (bytes + (uint64_t)count * CORE_STRIPE_UNIT - 1) / ((uint64_t)count * CORE_STRIPE_UNIT);
+    uint64_t units = share(bytes, (uint64_t)count * CORE_STRIPE_UNIT);
     return (uint8_t)(units < UINT8_MAX ? units : UINT8_MAX);
 }
 
 /* ---- receives -------------------------------------------------------------------------------- */
 
-enum { STREAM_RECEIVES = 4 }; /* as many under way are a stream */
-
 /*
- * How many flows may share the message of a receive. Each further one wakes a thread, which should be worth a unit of
- * payload. So the expected length counts: buffers are often far larger (NCCL posts whole slots for every message). One
- * more than the last messages took. In a stream another flow may carry a message of one unit whole.
+ * How many flows may share the message of a receive. Each further one wakes a thread, which should be worth it. So the
+ * expected length counts: buffers are often far larger (NCCL posts whole slots for every message). One more than the
+ * last messages took. In a stream another flow may carry a message of one unit whole.
  */
 static unsigned parts_of(const struct uccl_request *request)
 {
@@ -170,14 +199,14 @@ static unsigned parts_of(const struct uccl_request *request)
     const struct stripe_expects *expects = &stripes->expects[request->class];
     uint64_t bytes = request->msg.size_bytes;
     unsigned most = expects->flows + 1;
-    bool stream = request->class == CLASS_MESSAGES && stripes->receives >= STREAM_RECEIVES;
+    bool stream = in_stream(request, stripes->receives);
     if (request->msg.kind != CORE_RECV)
         return 1;
     if (bytes > expects->bytes && request->class == CLASS_MESSAGES) /* the others know their length */
         bytes = expects->bytes;
-    if (bytes < (stream ? stripes->stream_min_bytes : stripes->min_bytes))
+    if (bytes < (stream && request->class == CLASS_MESSAGES ? stripes->stream_min_bytes : stripes->min_bytes))
         return 1;
-    uint64_t units = (bytes - 1) / CORE_STRIPE_UNIT + 1;
+    uint64_t units = share(bytes, least_range(request, bytes, stripes->count, stream));
     if (stream && units == 1)
         units = 2;
     if (most > stripes->count)
@@ -209,7 +238,7 @@ void stripe_submit(struct engine_thread *thread, struct uccl_request *request, u
     unsigned count = parts_of(request);
     if (count > 1)
         make_receive_parts(request, count);
-    stripe_count_receive(request, 1);
+    stripe_count(request, 1);
     if (request->staged.memory)
         stage_begin(thread->stage, request, flow_of(request));
     core_submit(thread->core, request->msg.conn, &request->msg, now_ns);
@@ -248,7 +277,27 @@ void stripe_arrived(struct engine_thread *thread, struct uccl_request *request, 
 
 /* ---- sends ----------------------------------------------------------------------------------- */
 
-enum { RANGES = 128 }; /* of a large message, about */
+enum {
+    RANGES = 128,           /* of a large message, about */
+    RANGE_ALIGNMENT = 4096, /* of a short one */
+};
+
+/*
+ * Length of the ranges of a short message, one for each flow. 0: the flows take ranges as it fits. They do as well if
+ * the threads sleep: to wake one takes longer than to copy 32 KiB.
+ */
+static uint64_t even_range(const struct uccl_request *request)
+{
+    const struct core_msg *msg = &request->msg;
+    const struct stripe_set *stripes = request->stripes;
+    uint64_t least = least_range(request, msg->size_bytes, msg->stripes, in_stream(request, stripes->sends));
+    unsigned next = core_stripe_end(msg->number, stripes->count, 1);
+    if (least == CORE_STRIPE_UNIT || msg->offset_bytes || thread_sleeps(stripes->at[next].thread))
+        return 0;
+    uint64_t ranges = share(msg->size_bytes, least);
+    uint64_t bytes = share(msg->size_bytes, ranges < msg->stripes ? ranges : msg->stripes);
+    return share(bytes, RANGE_ALIGNMENT) * RANGE_ALIGNMENT;
+}
 
 /* The first range is asked for; `left`: left_to_others(). False: the message goes whole. */
 static bool begin_ranges(struct engine_thread *thread, struct uccl_request *request, bool left)
@@ -263,12 +312,11 @@ static bool begin_ranges(struct engine_thread *thread, struct uccl_request *requ
     }
     if (!units && request->staged.memory)
         units = staged_range_units(msg->size_bytes, count);
-    request->range_bytes = (uint64_t)units * CORE_STRIPE_UNIT;
+    request->range_bytes = units ? (uint64_t)units * CORE_STRIPE_UNIT : even_range(request);
     /* what went ahead of the clear-to-send is carried */
     atomic_store_explicit(&request->spread_bytes, msg->offset_bytes, memory_order_relaxed);
     atomic_store_explicit(&request->flows, 1, memory_order_relaxed);
-    atomic_store_explicit(&request->parts_made, 0, memory_order_relaxed);
-    atomic_store_explicit(&request->wants_flow, false, memory_order_relaxed);
+    request->parts_made = 0;
     return true;
 }
 
@@ -306,87 +354,83 @@ static void take_range(struct uccl_request *request, uint64_t chunk_bytes, uint6
     } while (*from < *to && !atomic_compare_exchange_weak(&request->spread_bytes, from, *to));
 }
 
-/*
- * Whether one more flow is worth its wake-up, when the bytes before `taken` are carried: there is a range for it, about
- * `range` long, when each other flow has taken one more. Where ranges are long (staged), each flow is to have one.
- */
-static bool takes_another_flow(const struct uccl_request *request, uint64_t taken, uint64_t range)
-{
-    uint64_t least = 1;
-    if (!request->range_bytes)
-        least = range * atomic_load_explicit(&request->flows, memory_order_relaxed);
-    return atomic_load_explicit(&request->parts_made, memory_order_relaxed) + 1u < request->msg.stripes &&
-           request->msg.size_bytes >= taken + least;
-}
-
-/* The home thread hands a part of a send to another flow. */
+/* The home thread hands the next part of a send to its flow. */
 static bool add_flow(struct engine_thread *thread, struct uccl_request *request)
 {
-    unsigned index = atomic_load_explicit(&request->parts_made, memory_order_relaxed) + 1u;
     bool first = !request->parts;
-    if (!make_part(request, index))
+    if (!make_part(request, request->parts_made + 1u))
         return false; /* the flows that are there carry all */
     if (first)
         hold_for_parts(request);
-    atomic_store_explicit(&request->parts_made, (uint8_t)index, memory_order_relaxed);
+    request->parts_made++;
     atomic_fetch_add_explicit(&request->flows, 1, memory_order_relaxed);
     submit_part(thread, request->parts);
     return true;
 }
 
+/* All flows that get one begin at the same time: one called by another would wait for a round of that one's thread. */
+static bool add_flows(struct engine_thread *thread, struct uccl_request *request, uint64_t count)
+{
+    while (request->parts_made < count && request->parts_made + 1u < request->msg.stripes)
+        if (!add_flow(thread, request))
+            break;
+    return request->parts_made > 0;
+}
+
 /*
- * Whether the home flow leaves a message that begins to the others: it has messages to send, and this one has no more
- * ranges than flows. If the home flow had a range of every message, a stream of short ones would be no faster than two
- * threads. It has its even share of the ranges.
+ * Whether the home flow leaves a message that begins to the others: it is of a stream, and has no more ranges than
+ * flows. If the home flow had a range of every message, a stream of short ones would be no faster than two threads.
+ * With up to HOME_FLOWS it has its even share of the ranges. With more it has none: its thread has the messages
+ * themselves to see to.
  */
 static bool left_to_others(const struct uccl_request *request)
 {
     const struct core_msg *msg = &request->msg;
+    const struct stripe_set *stripes = request->stripes;
     uint64_t ranges = msg->size_bytes / CORE_STRIPE_UNIT;
-    return ranges > 0 && ranges <= msg->stripes && msg->number % request->stripes->count >= ranges &&
-           msg->offset_bytes == 0 && !msg->range_units && !request->staged.memory && core_conn_sends_bulk(msg->conn);
+    if (ranges == 0 || ranges > msg->stripes || msg->offset_bytes > 0 || msg->range_units || request->staged.memory ||
+        !in_stream(request, stripes->sends))
+        return false;
+    return stripes->count > HOME_FLOWS || msg->number % stripes->count >= ranges;
+}
+
+/* The first range of a message: it is given to as many flows as it has ranges. */
+static void begin(struct engine_thread *thread, struct uccl_request *request, uint64_t chunk_bytes)
+{
+    struct core_msg *msg = &request->msg;
+    bool left = left_to_others(request);
+    uint64_t from = 0, to = 0; /* nothing */
+    if (!begin_ranges(thread, request, left))
+        return;
+    if (left && add_flows(thread, request, msg->size_bytes / CORE_STRIPE_UNIT)) {
+        atomic_fetch_sub_explicit(&request->flows, 1, memory_order_relaxed);
+    } else {
+        take_range(request, chunk_bytes, &from, &to);
+        uint64_t rest = msg->size_bytes - to, range = to - from;
+        if (rest)
+            add_flows(thread, request, request->range_bytes ? share(rest, range) : (rest + range / 2) / range);
+    }
+    core_send_range(thread->core, msg, from, to);
 }
 
 void stripe_range(struct engine_thread *thread, struct uccl_request *request, uint64_t chunk_bytes)
 {
     struct uccl_request *whole = whole_of(request);
-    bool begins = request == whole && request->msg.end_bytes == 0, left = begins && left_to_others(request);
-    uint64_t from = 0, to = 0; /* nothing */
-    if (begins && !begin_ranges(thread, request, left))
+    uint64_t from, to;
+    if (request == whole && request->msg.end_bytes == 0) {
+        begin(thread, request, chunk_bytes);
         return;
-    if (!left || !add_flow(thread, request))
-        take_range(whole, chunk_bytes, &from, &to);
+    }
+    take_range(whole, chunk_bytes, &from, &to);
     core_send_range(thread->core, &request->msg, from, to);
-    if (from == to) {
+    if (from == to)
         atomic_fetch_sub_explicit(&whole->flows, 1, memory_order_relaxed);
-        return;
-    }
-    uint64_t ahead = to;
-    while (takes_another_flow(whole, ahead, to - from)) {
-        if (request != whole) {
-            if (!request->to_home.waiting && !atomic_exchange(&whole->wants_flow, true))
-                notify(thread, &request->to_home, whole, COMMAND_LOOK);
-            return;
-        }
-        if (!add_flow(thread, whole) || !whole->range_bytes)
-            return;
-        ahead += whole->range_bytes;
-    }
 }
 
 void stripe_look(struct engine_thread *thread, struct uccl_request *request, uint64_t now_ns)
 {
-    if (request->msg.kind == CORE_RECV) {
-        core_msg_whole(thread->core, &request->msg, atomic_load_explicit(&request->total_bytes, memory_order_acquire),
-                       now_ns);
-        return;
-    }
-    if (request->staged.memory && request->staged.over) /* as in stripe_cancel() */
-        return;
-    atomic_store(&request->wants_flow, false);
-    uint64_t taken = atomic_load_explicit(&request->spread_bytes, memory_order_relaxed);
-    if (takes_another_flow(request, taken, CORE_STRIPE_UNIT))
-        add_flow(thread, request);
+    core_msg_whole(thread->core, &request->msg, atomic_load_explicit(&request->total_bytes, memory_order_acquire),
+                   now_ns);
 }
 
 /* ---- ends ------------------------------------------------------------------------------------ */

@@ -49,10 +49,11 @@ struct stripe_set {
     _Atomic uint64_t silent_since_ns; /* since when the peer is silent on some flow, written then too; 0: unknown */
     uint64_t min_bytes;               /* receives from this size on have parts */
     uint64_t stream_min_bytes;        /* while several are under way: from this size on */
-    unsigned receives;                /* of messages, at least a unit long, under way; home thread's */
-    uint64_t send_min_bytes;          /* sends that are shorter have none, though the receiver offers them */
-    struct request_pool *parts;       /* of its messages; if it is empty, they travel whole */
-    struct onesided *onesided;        /* its one-sided operations (onesided.h); NULL: the peer has none */
+    /* Those of at least a unit that are under way; home thread's. */
+    unsigned receives[STRIPE_CLASSES], sends[STRIPE_CLASSES];
+    uint64_t send_min_bytes;    /* sends that are shorter have none, though the receiver offers them */
+    struct request_pool *parts; /* of its messages; if it is empty, they travel whole */
+    struct onesided *onesided;  /* its one-sided operations (onesided.h); NULL: the peer has none */
     void (*close_onesided)(struct onesided *one, uint64_t linger_ns, uint64_t now_ns);
     struct stripe_expects expects[STRIPE_CLASSES];
     struct {
@@ -79,12 +80,13 @@ static inline void stripe_note_flows(struct stripe_expects *expects, unsigned fl
     expects->most_flows = expects->flows_noted = 0;
 }
 
-/* A receive of a message begins (1) or has ended (-1). */
-static inline void stripe_count_receive(const struct uccl_request *request, int by)
+/* A message begins (1) or has ended (-1). */
+static inline void stripe_count(const struct uccl_request *request, int by)
 {
     const struct core_msg *msg = &request->msg;
-    if (msg->kind == CORE_RECV && request->class == CLASS_MESSAGES && msg->size_bytes >= CORE_STRIPE_UNIT)
-        request->stripes->receives += (unsigned)by;
+    struct stripe_set *stripes = request->stripes;
+    if (msg->size_bytes >= CORE_STRIPE_UNIT)
+        (msg->kind == CORE_RECV ? stripes->receives : stripes->sends)[request->class] += (unsigned)by;
 }
 
 /* CORE_EVENT_MSG of a request: notes the length of the message that a receive got, and its flows. */
@@ -92,7 +94,7 @@ static inline void stripe_note_length(const struct uccl_request *request)
 {
     const struct core_msg *msg = &request->msg;
     if (request->stripes)
-        stripe_count_receive(request, -1);
+        stripe_count(request, -1);
     if (!request->stripes || msg->kind != CORE_RECV || msg->status != UCCL_OK) /* no stripes: a part */
         return;
     struct stripe_expects *expects = &request->stripes->expects[request->class];
@@ -130,7 +132,7 @@ void stripe_submit_part(struct engine_thread *thread, struct uccl_request *part,
 void stripe_range(struct engine_thread *thread, struct uccl_request *request, uint64_t chunk_bytes);
 /* CORE_EVENT_ARRIVED of a receive or of a part. */
 void stripe_arrived(struct engine_thread *thread, struct uccl_request *request, uint64_t bytes, uint64_t total);
-/* COMMAND_LOOK: a receive is whole, or a send takes another flow. */
+/* COMMAND_LOOK: a receive is whole. */
 void stripe_look(struct engine_thread *thread, struct uccl_request *request, uint64_t now_ns);
 /* COMMAND_CANCEL of a pending request: the application cancels it, or a part has ended early. */
 void stripe_cancel(struct engine_thread *thread, struct uccl_request *request, uint64_t now_ns);

@@ -81,18 +81,24 @@ bool __wrap_thread_push(struct engine_thread *thread, void *object, uint64_t wha
 
 /* ---- a message of two flows ---- */
 
-static void setup(uint8_t kind)
+static void take_whole(uint8_t kind, uint64_t size, unsigned flows)
 {
     static const struct params params;
     cr_assert_eq(request_pool_init(&pool, REQUESTS), UCCL_OK);
-    stripe_init(&stripes, 3, &params, false, &(struct stripe_wish){0}, &pool);
-    for (unsigned i = 0; i < 3; i++)
+    stripe_init(&stripes, flows, &params, false, &(struct stripe_wish){0}, &pool);
+    for (unsigned i = 0; i < flows; i++)
         stripes.at[i].thread = i ? &other : &home;
     whole = request_take(&pool);
     whole->pool = &pool;
     whole->stripes = &stripes;
     whole->thread = &home;
-    whole->msg = (struct core_msg){.kind = kind, .size_bytes = SIZE, .stripes = 2};
+    whole->msg = (struct core_msg){.kind = kind, .size_bytes = size, .stripes = (uint8_t)flows};
+}
+
+static void setup(uint8_t kind)
+{
+    take_whole(kind, SIZE, 3);
+    whole->msg.stripes = 2;
     whole->unfinished = 2;
     cr_assert(make_part(whole, 1));
     part = whole->parts;
@@ -147,11 +153,10 @@ Test(ranges, each_byte_is_taken_once, .init = setup_send, .fini = tear_down)
     cr_assert_eq(push_count, 0, "two flows are all that carry it");
 }
 
-/* A send has ended early, and the part does not know yet: it gets nothing more, nor does another flow begin. */
+/* A send has ended early, and the part does not know yet: it gets nothing more. */
 Test(ranges, nothing_is_taken_of_what_has_ended, .init = setup_send, .fini = tear_down)
 {
     whole->msg.stripes = 3;
-    whole->wants_flow = true; /* as the part has asked */
     stripe_range(&other, part, CHUNK);
     cr_assert_eq(taken_count, 1);
     whole->msg.status = UCCL_ECANCELED;
@@ -160,8 +165,6 @@ Test(ranges, nothing_is_taken_of_what_has_ended, .init = setup_send, .fini = tea
     cr_assert_eq(pushed[0].command, COMMAND_END_PART);
     stripe_range(&other, part, CHUNK);
     cr_assert_eq(taken_count, 1);
-    stripe_look(&home, whole, 0);
-    cr_assert(whole->parts_made == 1 && push_count == 1, "nobody would end it");
 }
 
 /* Flows of a receive that say different lengths: the first one counts. */
@@ -189,4 +192,100 @@ Test(ranges, an_ended_part_is_left_alone, .init = setup_recv, .fini = tear_down)
     stripe_ended(&other, part);
     cr_assert_eq(whole->state, REQUEST_ENDED);
     cr_assert_eq(part->state, REQUEST_FREE);
+}
+
+/* ---- how a message is shared ---- */
+
+enum { UNIT = CORE_STRIPE_UNIT };
+static unsigned of_home; /* ranges that the home flow took as the message began */
+
+/* A send of so many bytes begins, with `sends` under way. Returns how many flows beside the home one begin with it. */
+static unsigned begins(uint64_t size, unsigned flows, unsigned sends, uint64_t number)
+{
+    take_whole(CORE_SEND, size, flows);
+    stripes.sends[CLASS_MESSAGES] = sends;
+    whole->msg.number = number;
+    taken_count = push_count = 0;
+    stripe_range(&home, whole, CHUNK);
+    cr_assert_leq(taken_count, 1);
+    of_home = taken_count;
+    unsigned begun = push_count;
+    for (unsigned i = 0; i < begun; i++)
+        cr_assert(pushed[i].to == &other && pushed[i].command == COMMAND_PART);
+    cr_assert_eq(whole->flows, begun + taken_count);
+    if (whole->parts)
+        part = whole->parts;
+    for (unsigned before = taken_count - 1; whole->parts && before != taken_count;) { /* one carries all the rest */
+        before = taken_count;
+        part_takes();
+    }
+    tear_down();
+    return begun;
+}
+
+/* Its ranges are as even as pages allow, and one for each of so many flows. */
+static void is_cut_evenly(uint64_t size, unsigned ranges)
+{
+    uint64_t length = taken[0].to;
+    cr_assert_eq(taken_count, ranges, "%u", taken_count);
+    cr_assert(length % 4096 == 0 && length < size / ranges + 4096);
+    for (unsigned i = 0; i < ranges; i++)
+        cr_assert(taken[i].from == i * length && taken[i].to == (i + 1 < ranges ? (i + 1) * length : size));
+}
+
+/* A short message that is nearly alone goes over all flows at the same time, in ranges of 32 KiB and more. */
+Test(ranges, a_lone_short_message_is_cut_finer)
+{
+    cr_assert_eq(begins(2 * UNIT, 8, 1, 0), 3);
+    is_cut_evenly(2 * UNIT, 4);
+    cr_assert_eq(begins(2 * UNIT + 1, 8, 3, 0), 4);
+    is_cut_evenly(2 * UNIT + 1, 5);
+    cr_assert_eq(begins(16 * UNIT, 8, 1, 0), 7);
+    is_cut_evenly(16 * UNIT, 8);
+    cr_assert_eq(begins(2 * UNIT, 3, 1, 0), 2);
+    is_cut_evenly(2 * UNIT, 3);
+    cr_assert_eq(begins(2 * UNIT, 2, 1, 0), 1, "two flows: in chunks");
+    cr_assert(taken_count == 2 && taken[0].to == CHUNK);
+}
+
+/* Threads that sleep are woken for a chunk each at least. */
+Test(ranges, sleeping_threads_are_woken_for_more)
+{
+    other.owner = THREAD_SLEEPS;
+    cr_assert(begins(2 * UNIT, 8, 1, 0) == 1 && taken[0].to == CHUNK);
+    cr_assert(begins(8 * UNIT, 8, 1, 0) == 7 && taken[0].to == CHUNK);
+    other.owner = THREAD_RUNS;
+}
+
+/* A longer one begins on all flows, too, but the faster ones carry more of it. */
+Test(ranges, a_longer_message_is_taken_in_chunks)
+{
+    cr_assert_eq(begins(16 * UNIT + 1, 8, 1, 0), 7);
+    cr_assert(taken_count == 17 && taken[0].to == CHUNK && taken[1].to == 2 * CHUNK, "%u", taken_count);
+    cr_assert_eq(begins(SIZE, 8, 1, 0), 7);
+    cr_assert_gt(taken_count, 100);
+}
+
+/* Of a stream no range is finer than a chunk, and as many flows begin as there are ranges. */
+Test(ranges, a_stream_is_cut_in_chunks)
+{
+    cr_assert_eq(begins(2 * UNIT, 8, 4, 0), 2);
+    cr_assert(taken_count == 2 && taken[0].to == CHUNK);
+    cr_assert(begins(4 * UNIT, 8, 40, 3) == 4 && of_home == 0);
+    cr_assert(begins(UNIT, 5, 4, 0) == 1 && of_home == 0);
+    cr_assert_eq(begins(9 * UNIT, 8, 4, 0), 7, "more ranges than flows");
+    cr_assert_eq(of_home, 1);
+    cr_assert(begins(4 * UNIT, 4, 4, 2) == 3 && of_home == 1);
+    cr_assert(begins(2 * UNIT, 4, 4, 1) == 1 && of_home == 1, "its turn");
+    cr_assert(begins(2 * UNIT, 4, 4, 2) == 2 && of_home == 0, "the others' turn");
+}
+
+/* What went ahead of the clear-to-send is over: the rest is shared. */
+Test(ranges, the_rest_is_shared)
+{
+    take_whole(CORE_SEND, 4 * UNIT, 8);
+    whole->msg.offset_bytes = 3 * UNIT + 1;
+    stripe_range(&home, whole, CHUNK);
+    cr_assert(taken_count == 1 && taken[0].from == 3 * UNIT + 1 && taken[0].to == 4 * UNIT && push_count == 0);
+    tear_down();
 }
