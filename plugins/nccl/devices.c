@@ -20,6 +20,7 @@ enum {
     /* Of a link whose speed nobody knows. For one GPU NCCL takes two channels up to 200 Gbit/s, which carry 10 GB/s at
      * most over this plugin, and four here. */
     UNKNOWN_MBPS = 400000,
+    GONE_MBPS = 1, /* so that NCCL takes another one */
     COMMS_MAX = 65536,
     MESSAGE_BYTES_MAX = 1 << 30, /* sizes of what has arrived are ints */
 };
@@ -33,12 +34,14 @@ struct listed {
     struct device device;
     atomic_int reach; /* enum reach, once somebody has asked */
     int rank;
+    bool gone; /* it was there at an earlier look: see keep_gone() */
 };
 
 /* A list is never changed nor freed, since NCCL has its names: one that is no longer right stays behind. */
 struct list {
     struct list *older;
-    int count;
+    int count; /* with those that are gone */
+    int there; /* they are the first */
     struct listed at[];
 };
 static _Atomic(struct list *) current;
@@ -201,9 +204,36 @@ static struct list *gather(void)
     return gathering.list;
 }
 
+static bool has_device(const struct list *list, const char *name)
+{
+    for (int i = 0; i < list->count; i++) {
+        if (strcmp(list->at[i].device.name, name) == 0)
+            return true;
+    }
+    return false;
+}
+
+/*
+ * With NCCL_NET_PLUGIN_REF_COUNT=1, NCCL keeps the number of devices that it was told at first, and asks for the
+ * properties of so many. So a list does not become shorter: devices that are gone follow those that are there.
+ */
+static struct list *keep_gone(struct list *list, const struct list *before)
+{
+    struct gathering gathering = {.list = list};
+    list->there = list->count;
+    for (int i = 0; before && i < before->count && gathering.list->count < before->count; i++) {
+        struct listed *listed = has_device(gathering.list, before->at[i].device.name) ? NULL : one_more(&gathering);
+        if (listed) {
+            listed->device = before->at[i].device;
+            listed->gone = true;
+        }
+    }
+    return gathering.list;
+}
+
 static bool same_devices(const struct list *a, const struct list *b)
 {
-    bool same = a && b && a->count == b->count;
+    bool same = a && b && a->count == b->count && a->there == b->there;
     for (int i = 0; same && i < a->count; i++)
         same = memcmp(&a->at[i].device, &b->at[i].device, sizeof a->at[i].device) == 0;
     return same;
@@ -214,7 +244,7 @@ void devices_look(void)
     static struct list none;
     struct list *list = gather(), *before = atomic_load(&current);
     if (!list) {
-        if (before && before->count) {
+        if (before && before->there) {
             none.older = before;
             atomic_store(&current, &none);
         }
@@ -227,6 +257,7 @@ void devices_look(void)
                                       : "UDP from ",
              list->at[i].device.verbs ? list->at[i].device.mode : list->at[i].device.address,
              (unsigned long long)list->at[i].device.speed_mbps, list->at[i].device.speed_mbps ? "" : " (unknown)");
+    list = keep_gone(list, before == &none ? none.older : before);
     if (same_devices(list, before)) {
         free(list);
         return;
@@ -238,7 +269,7 @@ void devices_look(void)
 int devices_count(void)
 {
     const struct list *list = atomic_load(&current);
-    return list ? list->count : 0;
+    return list ? list->there : 0;
 }
 
 static struct listed *listed_at(int index)
@@ -291,7 +322,7 @@ static bool reaches_gpus(const struct device *device)
 static bool offers_gpu_memory(struct listed *listed)
 {
     int reach = atomic_load(&listed->reach);
-    if (!listed->device.verbs || strcmp(listed->device.mode, "UD") == 0 || !requests_simple_only())
+    if (listed->gone || !listed->device.verbs || strcmp(listed->device.mode, "UD") == 0 || !requests_simple_only())
         return false;
     if (reach == REACH_UNKNOWN) {
         reach = has_gpus() && reaches_gpus(&listed->device) ? REACH_GPU : REACH_HOST;
@@ -323,7 +354,7 @@ enum nccl_result devices_properties(int index, struct nccl_net_properties_v12 *o
         .ptrSupport = gpu ? NCCL_PTR_HOST | NCCL_PTR_CUDA | NCCL_PTR_DMABUF : NCCL_PTR_HOST,
         .regIsGlobal = 0, /* the engines of two traffic classes share none; equal registrations share what they can */
         .forceFlush = gpu,
-        .speed = speed_of(device),
+        .speed = listed->gone ? GONE_MBPS : speed_of(device),
         .port = device->port,
         .latency = device->verbs ? LATENCY_VERBS_US : LATENCY_UDP_US,
         .maxComms = COMMS_MAX,
