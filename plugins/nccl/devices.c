@@ -10,6 +10,7 @@
 #include "plugin.h"
 
 #include <limits.h>
+#include <net/if.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -127,7 +128,6 @@ static void gather_port(void *user, const struct uccl_verbs_port *port)
 static void gather_interface(void *user, const struct uccl_interface *interface)
 {
     struct listed *listed = one_more(user);
-    char text[32];
     if (!listed)
         return;
     struct device *device = &listed->device;
@@ -135,8 +135,8 @@ static void gather_interface(void *user, const struct uccl_interface *interface)
     snprintf(device->address, sizeof device->address, "%s", interface->address);
     device->port = 1;
     device->speed_mbps = interface->speed_mbps;
-    /* what shares a card's address, such as VLANs, differs in the number */
-    uint64_t number = read_line("net", interface->name, "ifindex", text, sizeof text) ? strtoull(text, NULL, 10) : 0;
+    /* what shares a card's address, such as VLANs, differs in the number; a container's /sys may tell nothing */
+    uint64_t number = if_nametoindex(interface->name);
     device->guid = number_of("net", interface->name, "address") ^ number << 48;
     find_pci_path("net", interface->name, device->pci_path);
     listed->rank = interface->rank;
@@ -214,8 +214,9 @@ static bool has_device(const struct list *list, const char *name)
 }
 
 /*
- * With NCCL_NET_PLUGIN_REF_COUNT=1, NCCL keeps the number of devices that it was told at first, and asks for the
- * properties of so many. So a list does not become shorter: devices that are gone follow those that are there.
+ * NCCL may keep the number of devices that it was told at first, and ask for the properties of so many: 2.24 and 2.25
+ * do for good, later ones with NCCL_NET_PLUGIN_REF_COUNT=1. So a list does not become shorter: devices that are gone
+ * follow those that are there.
  */
 static struct list *keep_gone(struct list *list, const struct list *before)
 {

@@ -51,8 +51,8 @@ ended_well() { ended "$1" "$CASE_LIMIT_S" && [ "$STATUS" = 0 ]; }
 # ---- each version ----------------------------------------------------------------------------
 
 versions() {
-    plan 16 12
-    local version
+    plan 17 13
+    local version interfaces
     for version in $ALL_VERSIONS; do
         drive "version $version: properties" properties version="$version"
         drive "version $version: all-reduce, 4 channels, some of no bytes, registrations meanwhile" \
@@ -63,6 +63,15 @@ versions() {
             traffic version="$version" kind=chunks channels=4 sizes=131072 messages=$((300 / factor)) registers=1
         drive "version $version: reloaded" reload version="$version" messages=5
     done
+    # in a namespace of the network that has the /sys of another one, as in some containers
+    interfaces="ip link add va type veth peer name vb && ip addr add 10.77.0.1/24 dev va &&
+        ip addr add 10.77.1.1/24 dev vb && ip link set va up && ip link set vb up"
+    if unshare -n sh -c "$interfaces" 2>/dev/null; then
+        check "properties of interfaces that /sys does not know" env UCCL_SOCKET_IFNAME=va,vb timeout "$CASE_LIMIT_S" \
+            unshare -n sh -c "$interfaces && exec $HOST properties"
+    else
+        skip "properties of interfaces that /sys does not know" "not allowed to make a namespace"
+    fi
 }
 
 # ---- collectives -----------------------------------------------------------------------------

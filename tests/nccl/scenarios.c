@@ -80,6 +80,8 @@ static void rank_properties(const struct options *options, unsigned rank)
             first = p;
         else
             CHECK(strcmp(first.name, p.name) != 0, "two devices are called %s", p.name);
+        CHECK(device == 0 || first.guid != p.guid || first.port != p.port, "%s and %s are one card to NCCL", first.name,
+              p.name);
     }
     GOOD(net_properties(&net, 0, &p)); /* NCCL asks again and again */
     CHECK(strcmp(first.name, p.name) == 0, "another name at the second look");
