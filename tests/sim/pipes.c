@@ -445,6 +445,7 @@ void pipes_again(struct options *options, struct rng *rng)
     options->size_max = 200000;
     options->messages = 200;
     options->message_ns = 2000 * NS_PER_MS;
+    options->send_gap_ns = options->recv_gap_ns = 4 * NS_PER_MS; /* as above */
     struct cut cut = {.rail = 1, .kind = CUT_BLACK, .begin_ns = 5 * NS_PER_MS};
     cut.end_ns = cut.begin_ns + 1 + rng_below(rng, 200 * NS_PER_MS);
     options->cuts[options->cut_count++] = cut;

@@ -119,6 +119,13 @@ static bool is_whole(const struct world *world, unsigned rail, uint64_t ns)
     return at_ns > ns;
 }
 
+/* A lost packet may have brought a rail into doubt a moment ago. */
+static bool just_doubted(const struct world *world, const struct rail *rail)
+{
+    return rail->state == RAIL_SUSPECT &&
+           world->now_ns - rail->doubt_ns < world->options->params.nic_dead_ms * NS_PER_MS;
+}
+
 /* A rail that has been whole for long is used again. */
 static void judge_return(const struct world *world)
 {
@@ -127,7 +134,8 @@ static void judge_return(const struct world *world)
             struct flow *flow = world->pairs[i].flow[side];
             EACH_RAIL(flow, rail)
             {
-                if (is_whole(world, rail->index, world->options->rails_whole_ns) && !rail_usable(rail))
+                if (is_whole(world, rail->index, world->options->rails_whole_ns) && !rail_usable(rail) &&
+                    !just_doubted(world, rail))
                     world_fail(world, "side %u does not use rail %u, which is whole (state %u)", side, rail->index,
                                rail->state);
             }
