@@ -555,8 +555,8 @@ Test(tcp_connections, who_is_greeted_by_another_server_takes_his_time, .timeout 
     peer->address.v4.sin_port = address.sin_port;
     for (unsigned i = 0; i < PATHS; i++)
         tcp_break(from->queue, &peer->conns[i], "the test");
-    uint64_t until_ns = now_ns() + UINT64_C(500000000), before = from->counters.tcp_connected;
-    while (now_ns() < until_ns) {
+    uint64_t end_ns = now_ns() + UINT64_C(500000000), before = from->counters.tcp_connected;
+    while (now_ns() < end_ns) {
         static const char text[] = "220 mail.example ESMTP\r\n";
         pump(from);
         int fd = accept(other, NULL, NULL);
