@@ -42,6 +42,15 @@ struct connecting {
 };
 static struct connecting *all_connecting;
 
+/* Of the other side's faults the engine has said all. */
+static enum nccl_result no_connection(int device, int error)
+{
+    enum nccl_result result = result_of(error);
+    if (result != NCCL_REMOTE_ERROR)
+        WARN("no connection over %s: %s", devices_get(device)->name, uccl_strerror(error));
+    return result;
+}
+
 /* ---- listening -------------------------------------------------------------------------------- */
 
 static void free_listen(struct listen_comm *listen_comm)
@@ -101,6 +110,7 @@ static enum nccl_result make_comm(struct context *context, struct engine *engine
 {
     struct comm *comm = calloc(1, sizeof *comm);
     if (!comm) {
+        no_connection(engine->device, UCCL_ENOMEM);
         uccl_conn_abort(conn);
         engine_put(engine);
         return NCCL_SYSTEM_ERROR;
@@ -172,6 +182,7 @@ static enum nccl_result connecting_of(struct context *context, int device, int t
         return result;
     struct connecting *connecting = calloc(1, sizeof *connecting);
     if (!connecting) {
+        no_connection(device, UCCL_ENOMEM);
         engine_put(engine);
         return NCCL_SYSTEM_ERROR;
     }
@@ -211,8 +222,9 @@ enum nccl_result comm_connect(struct context *context, int device, int traffic_c
     free(connecting);
     if (error == UCCL_OK)
         return make_comm(context, engine, conn, out);
+    result = no_connection(engine->device, error);
     engine_put(engine);
-    return result_of(error); /* the engine has said why */
+    return result;
 }
 
 enum nccl_result comm_accept(struct listen_comm *listen_comm, struct comm **out)
@@ -224,7 +236,7 @@ enum nccl_result comm_accept(struct listen_comm *listen_comm, struct comm **out)
     if (error == UCCL_EAGAIN)
         return NCCL_SUCCESS;
     if (error)
-        return result_of(error);
+        return no_connection(engine->device, error);
     pthread_mutex_lock(&plugin_lock);
     engine->users++;
     pthread_mutex_unlock(&plugin_lock);
