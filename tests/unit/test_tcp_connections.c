@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* TCP connections of the backend in need: no room, no descriptors, a peer that refuses, half a record. */
+#include "base/log.h"
 #include "logged.h"
 #include "tcp_pair.h"
 
@@ -249,6 +250,22 @@ Test(tcp_connections, beside_datagrams_pauses_grow_to_a_minute, .timeout = 60)
     tcp_datagram_ops.flush(&to->queue->base);
     PUMP_UNTIL(pair, all_room(from) && all_room(to));
     cr_assert_not(conns->peer->despaired);
+    close_pair(pair);
+}
+
+/* The log says who makes a connection again: the end that has dialled it. */
+Test(tcp_connections, who_tries_again_is_told, .timeout = 60)
+{
+    struct pair *pair = open_pair(0, "127.0.0.1");
+    uccl_set_log(take_log, NULL);
+    log_set_level(UCCL_LOG_INFO);
+    for (unsigned i = 0; i < 2; i++) {
+        struct side *side = &pair->sides[i];
+        tcp_break(side->queue, tcp_conn_of(side->queue, side->destination, 1), "the test");
+        cr_expect(strstr(logged.text, i ? "the peer tries again" : "the engine tries again"), "%s", logged.text);
+        take_events(side);
+    }
+    PUMP_UNTIL(pair, all_room(&pair->sides[0]) && all_room(&pair->sides[1]));
     close_pair(pair);
 }
 

@@ -54,15 +54,14 @@ void tcp_forget_out(struct tcp_queue *queue, struct tcp_conn *conn)
 }
 
 /* Logs a failure towards a peer unless that has been done. */
-static void complain_once(struct tcp_queue *queue, struct tcp_conn *conn, const char *what, const char *why)
+static void complain_once(struct tcp_conn *conn, const char *what, const char *why)
 {
     char text[NETDEV_ADDRESS_TEXT];
-    (void)queue;
     if (conn->peer->complained)
         LOG_DBG("%s of path %u to %s: %s", what, conn->path, netdev_address_text(&conn->peer->address, text), why);
     else
-        LOG_INFORM("%s of path %u to %s: %s; the engine tries again, which is not logged", what, conn->path,
-                   netdev_address_text(&conn->peer->address, text), why);
+        LOG_INFORM("%s of path %u to %s: %s; the %s tries again, which is not logged", what, conn->path,
+                   netdev_address_text(&conn->peer->address, text), why, conn->peer->dials ? "engine" : "peer");
     conn->peer->complained = true;
 }
 
@@ -167,12 +166,12 @@ void tcp_break(struct tcp_queue *queue, struct tcp_conn *conn, const char *why)
         if (clock_now_ns() - conn->since_ns > STOOD_NS)
             conn->failures = 0;
         COUNT(queue->setup.counters, tcp_broken, 1);
-        complain_once(queue, conn, "the TCP connection", why);
+        complain_once(conn, "the TCP connection", why);
         conn->broken_due = true;
         conn->peer->swallowed = false;
         tcp_report(queue, conn);
     } else {
-        complain_once(queue, conn, "the dialling", why);
+        complain_once(conn, "the dialling", why);
         despair(conn, why);
     }
     put_down(queue, conn);
