@@ -4,9 +4,9 @@
 # packets into the hole says so once.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/lib.sh"
-plan 16
+plan 17
 need_namespaces
-export UCCL_BACKEND=udp # large messages would go over TCP
+export UCCL_BACKEND=udp # large messages go over TCP otherwise: the last check
 [ -c /dev/net/tun ] || skip_all "no /dev/net/tun"
 
 LIMIT_MS=15000 # what is lost for good would never arrive; on a busy machine the search took 6 s
@@ -105,6 +105,25 @@ under_way() {
     return "$result"
 }
 
+# with_tcp: large packets of both kinds vanish. TCP carries large messages all the same, once two connections have broken
+with_tcp() {
+    local result=0
+    behind --hole-tcp || return 1
+    next_port
+    start receiver "${IN_SERVER[@]}" env UCCL_BACKEND=auto "$BUILD/tests/steady" receive "$PORT"
+    SERVER=$PID
+    wait_listening "$SERVER" "$PORT" || return 1
+    start sender "${IN_CLIENT[@]}" env UCCL_BACKEND=auto UCCL_LOG_LEVEL=info \
+        "$BUILD/tests/steady" send 10.78.0.1 "$PORT" 15 1000000 4
+    until_true 14 grep -q 'TCP segments of .* bytes vanish' "$WORK/sender.log" || result=1
+    ended "$PID" 60 && [ "$STATUS" = 0 ] || result=1
+    ended "$SERVER" 30 && [ "$STATUS" = 0 ] || result=1
+    cat "$WORK/sender.log"
+    grep -E 'TCP carries large|connections are broken' "$WORK/sender.log" | tail -n 1 | grep -q carries || result=1
+    over || result=1
+    return "$result"
+}
+
 drivers=(mmsg)
 if UCCL_UDP_IO=uring UCCL_LEND=no "$BUILD/bench/uccl_info" >/dev/null 2>&1; then
     drivers+=(uring)
@@ -124,4 +143,6 @@ for mtu in 1500 9000; do
         check "packets above 1400 to the server vanish under way, MTU $mtu, $io" under_way 1 0 --hole-to 0
     done
 done
+two_namespaces tun 1500
+check "packets above 1400 vanish, those of TCP too" with_tcp
 finish

@@ -15,8 +15,9 @@
  *
  * Of the engine's datagrams it counts those that each namespace sent again: with a number that was there before.
  *
- * With --hole UDP packets above a size vanish, in both directions or on their way to one namespace (--hole-to); at
- * SIGUSR1 the hole opens if it is closed (--hole-later: as it is at first), and closes if it is open.
+ * With --hole UDP packets above a size vanish (--hole-tcp: so do those of TCP), in both directions or on their way to
+ * one namespace (--hole-to); at SIGUSR1 the hole opens if it is closed (--hole-later: as it is at first), and closes if
+ * it is open.
  *
  * Prints "ready" once both devices are open, and one line of counts at SIGTERM or SIGINT. One
  * thread. The random numbers are seeded (--seed) but packet order is up to the kernel, so a seed
@@ -59,6 +60,7 @@ struct options {
     bool nat;
     size_t hole_bytes; /* of an IP packet; 0: no hole */
     int hole_to;       /* index of the device; -1: both */
+    bool hole_tcp;     /* TCP's vanish, too */
 };
 
 /* protocol, addresses, ports; of IPv4 addresses the first four bytes are used */
@@ -316,7 +318,8 @@ static void forward(struct relay *r, int to, unsigned char *packet, size_t lengt
         r->refused++;
         return;
     }
-    if (udp && r->opt.hole_bytes && length > r->opt.hole_bytes && !hole_is_closed && r->opt.hole_to != !to) {
+    if ((udp || r->opt.hole_tcp) && r->opt.hole_bytes && length > r->opt.hole_bytes && !hole_is_closed &&
+        r->opt.hole_to != !to) {
         r->vanished++;
         return;
     }
@@ -405,6 +408,7 @@ static _Noreturn void usage(void)
           "  --rate-mbit N        bandwidth in each direction\n"
           "  --hole BYTES         larger UDP packets vanish (SIGUSR1: no more, or again)\n"
           "  --hole-to 0|1        ... on their way to that namespace alone\n"
+          "  --hole-tcp           ... and those of TCP\n"
           "  --hole-later         ... only after a SIGUSR1\n"
           "  --firewall           in front of the second namespace: answers alone pass\n"
           "  --firewalls          in front of the first one too, where TCP passes\n"
@@ -416,11 +420,11 @@ static _Noreturn void usage(void)
 
 static struct options parse(int argc, char **argv)
 {
-    static const struct option names[] = {{"loss", 1, 0, 'l'},      {"dup", 1, 0, 'd'},        {"corrupt", 1, 0, 'c'},
-                                          {"delay-us", 1, 0, 't'},  {"jitter-us", 1, 0, 'j'},  {"reorder", 1, 0, 'o'},
-                                          {"rate-mbit", 1, 0, 'r'}, {"seed", 1, 0, 's'},       {"firewall", 0, 0, 'f'},
-                                          {"firewalls", 0, 0, 'F'}, {"nat", 0, 0, 'n'},        {"hole", 1, 0, 'h'},
-                                          {"hole-to", 1, 0, 'H'},   {"hole-later", 0, 0, 'L'}, {0}};
+    static const struct option names[] = {
+        {"loss", 1, 0, 'l'},      {"dup", 1, 0, 'd'},        {"corrupt", 1, 0, 'c'},   {"delay-us", 1, 0, 't'},
+        {"jitter-us", 1, 0, 'j'}, {"reorder", 1, 0, 'o'},    {"rate-mbit", 1, 0, 'r'}, {"seed", 1, 0, 's'},
+        {"firewall", 0, 0, 'f'},  {"firewalls", 0, 0, 'F'},  {"nat", 0, 0, 'n'},       {"hole", 1, 0, 'h'},
+        {"hole-to", 1, 0, 'H'},   {"hole-later", 0, 0, 'L'}, {"hole-tcp", 0, 0, 'T'},  {0}};
     struct options opt = {.reorder = 1, .seed = 1, .hole_to = -1};
 
     for (int c; (c = getopt_long(argc, argv, "", names, NULL)) != -1;) {
@@ -459,6 +463,9 @@ static struct options parse(int argc, char **argv)
             break;
         case 'H':
             opt.hole_to = (int)number(optarg);
+            break;
+        case 'T':
+            opt.hole_tcp = true;
             break;
         case 'L':
             hole_is_closed = 1;

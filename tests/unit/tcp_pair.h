@@ -178,12 +178,14 @@ static inline void add_peer(struct side *side, struct side *other, const char *a
 }
 
 static const char *congestion_control = ""; /* of the next pair */
+static uint64_t packet_bytes;               /* UCCL_MTU of it */
 
 static inline struct pair *open_pair(uint64_t buffer_kb, const char *address)
 {
     struct pair *pair = calloc(1, sizeof *pair);
     pair->params =
         (struct params){.port_entropy = PATHS, .dead_peer_ms = 10000, .connect_ms = 10000, .tcp_buffer_kb = buffer_kb};
+    pair->params.mtu = packet_bytes;
     snprintf(pair->params.tcp_cc, sizeof pair->params.tcp_cc, "%s", congestion_control);
     cr_assert_eq(tcp_device_ops.open(&pair->params, &pair->nic), 0);
     open_side(pair, 0);

@@ -31,6 +31,44 @@ Test(tcp_connections, both_ends_have_the_same_options, .timeout = 60)
     close_pair(pair);
 }
 
+/* Both directions of each connection of both sides have segments that fit such packets. */
+static void expect_segments(struct pair *pair, int most)
+{
+    for (unsigned i = 0; i < 2 * PATHS; i++) {
+        int bytes = option_of(&pair->sides[i % 2], (uint16_t)(i / 2), TCP_MAXSEG);
+        cr_expect(bytes <= most && bytes > most - 100, "%u: %d of %d", i, bytes, most);
+    }
+}
+
+/* UCCL_MTU bounds them, over IPv4 and IPv6. */
+Test(tcp_connections, segments_fit_the_mtu, .timeout = 60)
+{
+    packet_bytes = 1500;
+    struct pair *pair = open_pair(0, "127.0.0.1");
+    expect_segments(pair, 1460);
+    close_pair(pair);
+    pair = open_pair(0, "::1");
+    expect_segments(pair, 1440);
+    close_pair(pair);
+}
+
+/* Where large segments vanish, later connections have smaller ones, and those of UCCL_MTU if they are smaller still. */
+Test(tcp_connections, segments_fit_behind_a_hole, .timeout = 60)
+{
+    for (packet_bytes = 0; packet_bytes <= 9000; packet_bytes += 1400) {
+        struct pair *pair = open_pair(0, "127.0.0.1");
+        struct side *side = &pair->sides[0];
+        struct tcp_peer *peer = tcp_peer_of(side->queue, side->destination);
+        peer->hole.packet_bytes = 1500;
+        for (unsigned i = 0; i < PATHS; i++)
+            tcp_break(side->queue, &peer->conns[i], "the test");
+        take_events(side);
+        PUMP_UNTIL(pair, all_room(side) && all_room(&pair->sides[1]) && pair->sides[1].counters.tcp_broken == PATHS);
+        expect_segments(pair, packet_bytes == 1400 ? 1360 : 1460);
+        close_pair(pair);
+    }
+}
+
 /* UCCL_TCP_CC. */
 Test(tcp_connections, both_ends_have_the_congestion_control_that_is_asked_for, .timeout = 60)
 {

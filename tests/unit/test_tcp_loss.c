@@ -70,3 +70,51 @@ Test(tcp_loss, what_is_told_late_counts_once)
     cr_assert(loss.much);
     cr_assert_eq(loss.lost, 4);
 }
+
+/* A connection that came up at `since_ns` breaks at `now_ns` with so many bytes acknowledged. */
+static bool is_hole(struct tcp_hole *hole, uint64_t since_ns, uint64_t now_ns, uint64_t acked, uint32_t segment_bytes)
+{
+    struct tcp_info info = {.tcpi_total_retrans = 4, .tcpi_bytes_acked = acked, .tcpi_snd_mss = segment_bytes};
+    return tcp_is_hole(hole, &info, since_ns, now_ns);
+}
+
+/* Two connections in a row that get no segment through, one made after the other broke. A cut has broken both before.
+ */
+Test(tcp_loss, holes_are_told_from_cuts)
+{
+    struct tcp_hole hole = {0};
+    cr_assert_not(is_hole(&hole, 100, 1000, 33, 8948));
+    cr_assert_not(is_hole(&hole, 100, 1000, 33, 8948), "another path");
+    cr_assert_not(is_hole(&hole, 500, 1200, 33, 8948));
+    cr_assert_eq(hole.packet_bytes, 0);
+    cr_assert(is_hole(&hole, 1300, 3000, 33, 8948));
+    cr_assert_eq(hole.packet_bytes, 1500);
+    hole = (struct tcp_hole){0};
+    cr_assert_not(is_hole(&hole, 100, 1000, 33, 8948));
+    cr_assert_not(is_hole(&hole, 1100, 2000, 8948, 8948), "a segment got through");
+    cr_assert_not(is_hole(&hole, 2100, 3000, 33, 8948));
+    cr_assert_eq(hole.packet_bytes, 0);
+}
+
+/* Nothing was sent again: it was not for want of answers that the connection broke. */
+Test(tcp_loss, idle_connections_are_no_holes)
+{
+    struct tcp_hole hole = {0};
+    struct tcp_info info = {.tcpi_bytes_acked = 33, .tcpi_snd_mss = 8948};
+    cr_assert_not(tcp_is_hole(&hole, &info, 100, 1000));
+    cr_assert_not(tcp_is_hole(&hole, &info, 1100, 2000));
+    cr_assert_eq(hole.barren_ns, 0);
+}
+
+/* What most networks take first, then what all do, and no less. */
+Test(tcp_loss, segments_shrink)
+{
+    static const struct {
+        uint32_t segment_bytes, packet_bytes;
+    } rows[] = {{8948, 1500}, {1448, 1280}, {1428, 1280}, {1248, 1280}, {1208, 1280}, {536, 0}};
+    for (unsigned i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct tcp_hole hole = {.barren_ns = 1};
+        cr_assert(is_hole(&hole, 10, 1000, 33, rows[i].segment_bytes));
+        cr_assert_eq(hole.packet_bytes, rows[i].packet_bytes, "%u", rows[i].segment_bytes);
+    }
+}

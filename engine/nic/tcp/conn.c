@@ -188,7 +188,9 @@ void tcp_break_of(struct tcp_queue *queue, struct tcp_conn *conn, int error)
 {
     struct tcp_peer *peer = conn->peer;
     bool swallowed = error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH || error == ENETDOWN;
+    bool hole = error == ETIMEDOUT && tcp_meets_hole(conn);
     tcp_break(queue, conn, strerror(error));
+    conn->lossy_due = hole && peer->beside;
     for (unsigned i = 0; swallowed && (peer->rails > 1 || peer->beside) && i < peer->path_count; i++) {
         if (peer->conns[i].state == TCP_UP)
             tcp_break(queue, &peer->conns[i], strerror(error));

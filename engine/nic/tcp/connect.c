@@ -68,11 +68,21 @@ static void warn_of_cc(const char *name, int error)
                     name, strerror(error));
 }
 
-/* What the window scale depends on is set before the connection is made; accepted sockets inherit it. */
-static void set_early_options(struct tcp_queue *queue, int fd)
+/* Segments fit packets of so many bytes, in both directions; 0, or more than the option takes: as the route allows. */
+static void limit_packets(int fd, int family, uint64_t bytes)
+{
+    enum { IPV4_TCP_BYTES = 40, IPV6_TCP_BYTES = 60, SEGMENT_MIN = 536, SEGMENT_MAX = 32767 };
+    uint64_t headers = family == AF_INET6 ? IPV6_TCP_BYTES : IPV4_TCP_BYTES;
+    if (bytes && bytes <= SEGMENT_MAX)
+        set_option(fd, IPPROTO_TCP, TCP_MAXSEG, bytes > headers + SEGMENT_MIN ? (int)(bytes - headers) : SEGMENT_MIN);
+}
+
+/* What is agreed on as the connection is made is set before; accepted sockets inherit it. */
+static void set_early_options(struct tcp_queue *queue, int fd, int family)
 {
     const struct params *params = queue->setup.params;
     set_class(fd, (unsigned)params->traffic_class);
+    limit_packets(fd, family, params->mtu);
     if (params->tcp_buffer_kb) {
         set_option(fd, SOL_SOCKET, SO_SNDBUF, (int)(params->tcp_buffer_kb * 1024));
         set_option(fd, SOL_SOCKET, SO_RCVBUF, (int)(params->tcp_buffer_kb * 1024));
@@ -175,6 +185,8 @@ static void greet(struct tcp_queue *queue, struct tcp_conn *conn)
 void tcp_dial(struct tcp_queue *queue, struct tcp_conn *conn, uint64_t now_ns)
 {
     const union nic_address *address = &conn->peer->address;
+    const struct params *params = queue->setup.params;
+    uint32_t narrow_bytes = conn->peer->hole.packet_bytes;
     conn->act_ns = UINT64_MAX;
     if (tcp_waits_for_link(queue, conn->peer))
         return;
@@ -188,7 +200,9 @@ void tcp_dial(struct tcp_queue *queue, struct tcp_conn *conn, uint64_t now_ns)
         tcp_break(queue, conn, strerror(errno));
         return;
     }
-    set_early_options(queue, conn->fd);
+    set_early_options(queue, conn->fd, address->any.sa_family);
+    if (narrow_bytes && (params->mtu == 0 || narrow_bytes < params->mtu))
+        limit_packets(conn->fd, address->any.sa_family, narrow_bytes);
     set_options(conn, conn->fd);
     bool bound = leave_by_nic(queue, conn->peer, conn->fd);
     bool connected = bound && connect(conn->fd, &address->any, length_of(address)) == 0;
@@ -352,7 +366,7 @@ int tcp_listen(struct tcp_queue *queue)
     socklen_t length = sizeof any.v6;
     queue->listen_fd = socket(AF_INET6, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (queue->listen_fd >= 0 && setsockopt(queue->listen_fd, IPPROTO_IPV6, IPV6_V6ONLY, &zero, sizeof zero) == 0)
-        set_early_options(queue, queue->listen_fd);
+        set_early_options(queue, queue->listen_fd, AF_INET6);
     if (queue->listen_fd < 0 || bind(queue->listen_fd, &any.any, length) != 0) { /* IPv6 may be switched off */
         if (queue->listen_fd >= 0)
             close(queue->listen_fd);
@@ -360,7 +374,7 @@ int tcp_listen(struct tcp_queue *queue)
         length = sizeof any.v4;
         queue->listen_fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
         if (queue->listen_fd >= 0)
-            set_early_options(queue, queue->listen_fd);
+            set_early_options(queue, queue->listen_fd, AF_INET);
         if (queue->listen_fd >= 0 && bind(queue->listen_fd, &any.any, length) != 0) {
             LOG(TCP_LOG_ERROR(queue), "cannot bind a TCP socket for peers: %s", fault_text(errno, text));
             return fault_error(errno);

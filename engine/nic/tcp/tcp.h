@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What tcp.c (devices, queues, peers), connect.c and conn.c (connections, their beginning and end), in.c (reading),
- * out.c (writing), loss.c (what the network loses) and links.c (NICs that go down) share.
+ * out.c (writing), loss.c and hole.c (what the network loses) and links.c (NICs that go down) share.
  *
  * Each path of a flow is a TCP connection. Path 0 carries small messages and control, the others bulk, so that nothing
  * small waits behind bulk. The side that has dialled the handshake dials the paths, to the port of the other side's
@@ -61,6 +61,13 @@ struct tcp_loss {
     bool much;                   /* that was too much */
 };
 
+/* Whether large segments vanish on the way to a peer. */
+struct tcp_hole {
+    uint64_t barren_ns;    /* when a connection broke last of which no whole segment was acked; 0: one was since */
+    uint32_t packet_bytes; /* of later connections, at most; 0: as the route takes */
+    bool told;             /* by the log */
+};
+
 struct tcp_peer;
 
 /* One path of a peer. */
@@ -103,9 +110,10 @@ struct tcp_peer {
     struct tcp_peer *next; /* of queue->peers */
     uint32_t destination;
     bool dials;
-    bool complained;      /* a failure has been logged, */
-    bool despaired;       /* and that nobody answers */
-    bool swallowed;       /* why connections broke last: nothing got through */
+    bool complained; /* a failure has been logged, */
+    bool despaired;  /* and that nobody answers */
+    bool swallowed;  /* why connections broke last: nothing got through */
+    struct tcp_hole hole;
     struct flow *flow;    /* NULL: not introduced yet */
     uint8_t rail, rails;  /* of the flow, and how many it has */
     uint64_t patience_ms; /* and the rest of nic_flow */
@@ -283,12 +291,22 @@ void tcp_links_open(struct tcp_queue *queue);
 /* nic_end_ops.event */
 bool tcp_links_event(struct nic_queue *base, struct nic_end_event *out);
 
+/* ---- hole.c ---------------------------------------------------------------------------------- */
+
+struct tcp_info;
+/*
+ * A connection is about to break since nothing was acknowledged for long (ETIMEDOUT). True: large messages go elsewhere
+ * for a while, since large segments vanish, and the next connection will not have smaller ones.
+ */
+bool tcp_meets_hole(struct tcp_conn *conn);
+/* The judgement, of a connection that came up at `since_ns`. True: large segments vanish. Sets `packet_bytes`. */
+bool tcp_is_hole(struct tcp_hole *hole, const struct tcp_info *info, uint64_t since_ns, uint64_t now_ns);
+
 /* ---- loss.c ---------------------------------------------------------------------------------- */
 
 /* The kernel has taken so many bytes: looks now and then how many segments it had to send again. */
 void tcp_look_for_loss(struct tcp_queue *queue, struct tcp_conn *conn, size_t bytes);
 /* Whether the network has lost too much before the last look that had enough to tell and since; from TCP_INFO. */
-struct tcp_info;
 bool tcp_loses(struct tcp_loss *loss, const struct tcp_info *info);
 
 #endif
