@@ -16,6 +16,7 @@
 #endif
 #include <argp.h>
 #include <dlfcn.h>
+#include <limits.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -552,18 +553,26 @@ static void refused(void)
 
 /* ---- start ----------------------------------------------------------------------------------------------------- */
 
+/* False: it is no number from `min` to `max`. */
+static bool read_number(const char *text, long min, long max, int *out)
+{
+    char *end;
+    long value = strtol(text, &end, 10);
+    *out = (int)value;
+    return end != text && *end == '\0' && value >= min && value <= max;
+}
+
 /* Of the first variable that there is. The library takes no notice of UCCL_PE and its like: it would wonder. */
 static int number_of(const char *const *names, long min, long max, int otherwise)
 {
     for (; *names; names++) {
         const char *text = getenv(*names);
-        char *end;
+        int value;
         if (!text)
             continue;
-        long value = strtol(text, &end, 10);
-        if (end == text || *end != '\0' || value < min || value > max)
+        if (!read_number(text, min, max, &value))
             fail("%s=%s: allowed are %ld to %ld", *names, text, min, max);
-        return (int)value;
+        return value;
     }
     return otherwise;
 }
@@ -580,12 +589,9 @@ static void read_root(void)
     if (colon && (strchr(host, ':') == colon || colon[-1] == ']'))
         port = colon + 1;
     if (port) {
-        char *end;
-        long value = strtol(port, &end, 10);
-        if (end == port || *end != '\0' || value < 1 || value > 65535)
+        if (!read_number(port, 1, 65535, &root_port))
             fail("UCCL_ROOT=%s: wanted is HOST:PORT, with a port from 1 to 65535", text);
         host[colon - host] = '\0';
-        root_port = (int)value;
     }
     root_host = host;
 }
@@ -645,22 +651,18 @@ static int local_pes = 2;
 
 static error_t parse(int key, char *text, struct argp_state *state)
 {
-    char *end = text;
     switch (key) {
     case 'n':
-        local_pes = (int)strtol(text, &end, 10);
-        if (end == text || *end != '\0' || local_pes < 1 || local_pes > PES_MAX)
+        if (!read_number(text, 1, PES_MAX, &local_pes))
             argp_error(state, "--pes=%s: allowed are 1 to %d", text, PES_MAX);
         return 0;
     case 'w':
-        wait_ms = (int)strtol(text, &end, 10) * 1000;
-        if (end == text || *end != '\0' || wait_ms < 1000 || wait_ms > 1000000)
+        if (!read_number(text, 1, 1000, &wait_ms))
             argp_error(state, "--wait=%s: allowed are 1 to 1000 seconds", text);
+        wait_ms *= 1000;
         return 0;
     case 'g':
-        if (strncmp(text, "cuda:", 5) == 0)
-            gpu = (int)strtol(text + 5, &end, 10);
-        if (strcmp(text, "host") != 0 && (end <= text + 5 || *end != '\0' || gpu < 0))
+        if (strcmp(text, "host") != 0 && (strncmp(text, "cuda:", 5) != 0 || !read_number(text + 5, 0, INT_MAX, &gpu)))
             argp_error(state, "--heap=%s: allowed are host and cuda:N", text);
         return 0;
     default:

@@ -3,7 +3,7 @@
 # The example of a symmetric heap: rings of processes, however they are started, and what is said when one is missing.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/../integration/lib.sh"
-plan 10
+plan 11
 
 SYMMETRIC=$BUILD/tests/onesided/symmetric
 
@@ -29,6 +29,17 @@ here() {
 check "two PEs, without a word" here 2
 check "four PEs" here 4 --pes=4
 check "one PE" here 1 --pes=1
+
+# numbers that do not fit into an int would be others
+wrong_numbers() {
+    local flag status
+    for flag in --pes=0 --pes=4294967298 --wait=4294968 --wait=x --heap=cuda:4294967296 --heap=cuda:-1; do
+        status=0
+        "$SYMMETRIC" "$flag" >"$WORK/wrong" 2>&1 || status=$?
+        [ "$status" -eq 64 ] && grep -q "^symmetric: $flag: allowed are" "$WORK/wrong" || { echo "$flag: $status" && return 1; }
+    done
+}
+check "numbers out of range are refused" wrong_numbers
 
 # each NAME COUNT LIMIT_S PE...: these PEs, each started by itself, as NAME says it; statuses in STATUSES
 each() {
