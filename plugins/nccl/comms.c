@@ -115,6 +115,8 @@ static enum nccl_result make_comm(struct context *context, struct engine *engine
         engine_put(engine);
         return NCCL_SYSTEM_ERROR;
     }
+    uint8_t peer_id[16] = {0};
+    uccl_conn_peer_id(conn, peer_id);
     comm->engine = engine;
     comm->uccl = conn;
     pthread_mutex_init(&comm->lock, NULL);
@@ -122,6 +124,7 @@ static enum nccl_result make_comm(struct context *context, struct engine *engine
         comm->requests[i].comm = comm;
     pthread_mutex_lock(&plugin_lock);
     owned_add(&comm->owned, context, end_comm);
+    engine_met(engine, peer_id);
     pthread_mutex_unlock(&plugin_lock);
     *out = comm;
     return NCCL_SUCCESS;

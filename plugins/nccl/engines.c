@@ -178,16 +178,30 @@ void engine_put(struct engine *engine)
     engines_close_idle();
 }
 
+/* Where in the list of those whose failure the log knows; its length: nowhere. Under the lock. */
+static unsigned find_told(const struct engine *engine, const uint8_t peer_id[16])
+{
+    unsigned i = 0;
+    while (i < engine->told_count && memcmp(engine->told[i], peer_id, sizeof engine->told[i]) != 0)
+        i++;
+    return i;
+}
+
 bool engine_told(struct engine *engine, const uint8_t peer_id[16])
 {
-    for (unsigned i = 0; i < engine->told_count; i++) {
-        if (memcmp(engine->told[i], peer_id, sizeof engine->told[i]) == 0)
-            return true;
-    }
+    if (find_told(engine, peer_id) < engine->told_count)
+        return true;
     uint8_t(*more)[16] = realloc(engine->told, (engine->told_count + 1) * sizeof *more);
     if (more) { /* else it is told again */
         memcpy(more[engine->told_count++], peer_id, sizeof *more);
         engine->told = more;
     }
     return false;
+}
+
+void engine_met(struct engine *engine, const uint8_t peer_id[16])
+{
+    unsigned i = find_told(engine, peer_id);
+    if (i < engine->told_count && i < --engine->told_count)
+        memcpy(engine->told[i], engine->told[engine->told_count], sizeof engine->told[i]);
 }

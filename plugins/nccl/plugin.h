@@ -126,6 +126,8 @@ void engine_put(struct engine *engine);
 void engines_close_idle(void);
 /* Whether the log knows already that this peer has failed; it does from now on. Under the lock. */
 bool engine_told(struct engine *engine, const uint8_t peer_id[16]);
+/* This peer has connected: its next failure is to be told. Under the lock. */
+void engine_met(struct engine *engine, const uint8_t peer_id[16]);
 /* Settings for an engine of this device. An error of the engine's if the traffic class is none. */
 int engine_config(const struct device *device, int traffic_class, uccl_config **out);
 /* The value of a parameter as things stand. 1: the user has set it; 0: it is the default; an error of the engine's. */

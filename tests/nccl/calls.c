@@ -565,6 +565,41 @@ static void killed_rank(void)
                   lines[i].text);
 }
 
+/* A peer that has failed and connects again, which may fail again. */
+static void failed_again(void)
+{
+    struct pair pair = {0};
+    static char byte;
+    void *mr, *request, *context;
+    pair.net = start(&context);
+    pair.context = context;
+    for (int round = 1; round <= 3; round++) {
+        struct pair other = pair;
+        connect_pair(&pair);
+        connect_pair(&other);
+        struct pair *both[] = {&pair, &other};
+        for (int i = 0; i < 2; i++) {
+            IS(pair.net->regMr(both[i]->recv, &byte, 1, NCCL_PTR_HOST, &mr), NCCL_SUCCESS);
+            CHECK(post_receive(both[i], &byte, 1, mr));
+            IS(pair.net->deregMr(both[i]->recv, mr), NCCL_SUCCESS); /* gives up */
+            request = POISON;
+            enum nccl_result result = NCCL_SUCCESS;
+            for (uint64_t end_ms = now_ms() + 10000; !result && now_ms() < end_ms; nap()) {
+                int done = request == POISON || !request;
+                if (request && request != POISON)
+                    result = pair.net->test(request, &done, NULL);
+                if (!result && done)
+                    result = pair.net->isend(both[i]->send, &byte, 1, 0, NULL, NULL, &request);
+            }
+            IS(result, NCCL_REMOTE_ERROR);
+            IS(pair.net->closeSend(both[i]->send), NCCL_SUCCESS);
+            IS(pair.net->closeRecv(both[i]->recv), NCCL_SUCCESS);
+        }
+        IS(warnings("connection closed"), round); /* once for both */
+    }
+    IS(pair.net->finalize(context), NCCL_SUCCESS);
+}
+
 /* A child has neither threads nor a say; the parent notices nothing. */
 static void forked(void)
 {
@@ -661,6 +696,7 @@ static const struct {
     {"a close where requests are short", closed_without_requests, false},
     {"a message larger than its receive", truncated, false},
     {"a rank that was killed", killed_rank, false},
+    {"a rank that fails, connects again, and fails again", failed_again, false},
     {"receives that GPUs watch", watched, false},
     {"log levels of RCCL", levels_of_rccl, false},
     {"a child of fork() with engines", forked, true},
