@@ -8,12 +8,12 @@
  *            thread adds what has arrived on its flow to `spread_bytes`. Who reaches the length of the message tells
  *            the home thread. A message has as many parts as the last messages had units, and one more than they had
  *            flows, however large the buffer is, since each part wakes a thread twice.
- *   send     When the clear-to-send comes, the home thread begins. A thread whose flow has sent its range takes the
- * next one (CORE_EVENT_RANGE), by adding to `spread_bytes`. So a flow that is slow, or whose thread is busy, carries
- * less. With each range that is taken, the home thread hands a part to one more thread, as long as more is left than
- * those at work take next: a message that few flows carry as fast does not wake others. end      When the message has
- * ended on the home thread, it ends the parts that are left. The request completes when the message and all its parts
- * have ended: until then some thread may touch its memory.
+ *   send     When the clear-to-send comes, the home thread hands parts to as many threads as the message has ranges.
+ *            A thread whose flow has sent its range takes the next one (CORE_EVENT_RANGE), by adding to
+ *            `spread_bytes`. So a flow that is slow, or whose thread is busy, carries less. The home flow leaves
+ *            short messages of a stream to the others.
+ *   end      When the message has ended on the home thread, it ends the parts that are left. The request completes
+ *            when the message and all its parts have ended: until then some thread may touch its memory.
  *
  * Threads: each function by the owner of the thread given.
  */

@@ -268,8 +268,7 @@ static void set_outages(struct cluster_options *options, struct rng *rng)
     }
 }
 
-/* Any node stops and continues, any time; what else happens is drawn too. `parts`: the longest stop, in tenths of the
- * dead-peer time. */
+/* Any node stops and continues, any time; more is drawn. `parts`: the longest stop, in tenths of the dead-peer time. */
 static void use_stops(struct cluster_options *options, struct rng *rng, unsigned parts)
 {
     enum { DRIFT_PPM = 200 };
@@ -766,6 +765,7 @@ static const struct scenario scenarios[] = {
     SCENARIO("engines-stops-dead", set_node_stops_dead),
     SCENARIO("engines-pipes", set_pipes),
     SCENARIO("engines-pipes-crash", set_pipes_crash),
+    SCENARIO("engines-threads", set_threads),
     SCENARIO("service-wait", service_wait),
     SCENARIO("service-accept", service_accept),
     SCENARIO("service-connections", service_connections),

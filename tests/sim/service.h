@@ -38,5 +38,7 @@ void onesided_pipes(struct cluster_options *options, struct rng *rng);
 void onesided_pipes_crash(struct cluster_options *options, struct rng *rng);
 void onesided_pipes_stops(struct cluster_options *options, struct rng *rng);
 void onesided_hostile_pipes(struct cluster_options *options, struct rng *rng);
+/* threads.c */
+void set_threads(struct cluster_options *options, struct rng *rng);
 
 #endif

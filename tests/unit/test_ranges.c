@@ -280,6 +280,24 @@ Test(ranges, a_stream_is_cut_in_chunks)
     cr_assert(begins(2 * UNIT, 4, 4, 2) == 2 && of_home == 0, "the others' turn");
 }
 
+/* A home flow that would leave a message to others carries it if there are no parts for them. */
+Test(ranges, without_parts_nothing_is_left)
+{
+    for (unsigned units = 1; units <= 4; units += 3) {
+        take_whole(CORE_SEND, units * UNIT, 8);
+        stripes.sends[CLASS_MESSAGES] = 4;
+        while (request_take(&pool))
+            ;
+        taken_count = push_count = 0;
+        stripe_range(&home, whole, CHUNK);
+        cr_assert(taken_count == 1 && push_count == 0 && whole->flows == 1);
+        whole->msg.end_bytes = taken[0].to;
+        while (taken[taken_count - 1].to < units * UNIT)
+            stripe_range(&home, whole, CHUNK);
+        tear_down();
+    }
+}
+
 /* What went ahead of the clear-to-send is over: the rest is shared. */
 Test(ranges, the_rest_is_shared)
 {
