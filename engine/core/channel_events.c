@@ -84,5 +84,6 @@ void core_path_lossy(struct core *core, struct flow *flow, unsigned rail_index, 
         rail->lossy_ns = LOSSY_MAX_NS;
     rail->lossy_until_ns = now_ns + rail->lossy_ns;
     COUNT(core->counters, tcp_lossy, rail_is_beside(rail));
+    flow_choose_main(flow);
     flow_wake(flow);
 }

@@ -14,7 +14,8 @@
  * is likely to deliver it first, and the rails of datagrams carry all else (tx_bulk_rail()). Each kind stands in for
  * the other where no rail of that works.
  * - A lost chunk goes by its own rail again, if that one gets something through; else by another one that has room, if
- *   possible one whose datagrams are large enough.
+ *   possible one whose datagrams are large enough. Connections that lose much take none from a rail of datagrams: a
+ *   network that loses much has windows that are full, and timeouts, and connections are slower there.
  *
  * Where no rail is usable, those in doubt carry everything (rail_state.c).
  */
@@ -117,7 +118,8 @@ struct rail *tx_rail_again(struct flow *flow, const struct chunk *chunk)
     unsigned best_score = 0;
     for (unsigned i = 1; i <= flow->rail_count; i++) {
         struct rail *rail = &flow->rails[(own->index + i) % flow->rail_count];
-        if (!is_candidate(rail))
+        bool lossy = rail_is_beside(rail) && flow->core->now_ns < rail->lossy_until_ns;
+        if (!is_candidate(rail) || (lossy && !rail_is_beside(own)))
             continue;
         unsigned score = 1 + 4u * has_room(rail, chunk) + 2u * (chunk_largest(chunk) <= rail->datagram_bytes);
         if (score > best_score)

@@ -211,6 +211,8 @@ static void judge_rail(struct rail *rail, uint64_t now_ns)
         return;
     if (rail->state == RAIL_UP && rail->tries >= TRIES_TO_SUSPECT)
         turn(rail, RAIL_SUSPECT);
+    if (rail->state == RAIL_SUSPECT && rail->tries >= TRIES_TO_DOWN)
+        flow_choose_main(rail->flow); /* see rank() */
     if (rail->state == RAIL_SUSPECT && rail->tries >= TRIES_TO_DOWN && now_ns - rail->doubt_ns >= rail_dead_ns(rail) &&
         others_are_heard(rail, rail->doubt_ns))
         go_down(rail);
@@ -360,12 +362,20 @@ void rail_mend(struct rail *rail)
 
 /* ---- choice ------------------------------------------------------------------------------------ */
 
-/* How much the rail is to be preferred for what is small: usable, then in doubt, then down. */
+/*
+ * How much the rail is to be preferred for what is small: usable, then in doubt, then down. Connections that lose much
+ * come behind a rail that has been in doubt for a moment: what they are given then would take them longer.
+ */
 static unsigned rank(const struct rail *rail)
 {
+    bool lossy = rail->flow->core->now_ns < rail->lossy_until_ns;
     if (!rail_carries(rail))
         return 0;
-    return rail->state == RAIL_UP ? 3 : rail->state == RAIL_SUSPECT ? 2 : 1;
+    if (rail->state == RAIL_DOWN)
+        return 1;
+    if (rail->state == RAIL_SUSPECT)
+        return rail->tries < TRIES_TO_DOWN ? 4 : 2;
+    return lossy ? 3 : 5;
 }
 
 void flow_choose_main(struct flow *flow)

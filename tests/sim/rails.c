@@ -92,13 +92,16 @@ void rails_judge(struct world *world, const struct pair *pair, unsigned side, co
         world_fail(world, "rail %u with destination %u", desc->rail, desc->destination);
     if (flow->rail_count == 1)
         return;
-    bool usable = false;
-    for (unsigned i = 0; i < flow->rail_count; i++)
-        usable |= rail_usable(&flow->rails[i]) && !pair->device_gone[side][i];
+    bool usable = false, better = false; /* connections that lose much are no better than a rail in doubt */
+    for (unsigned i = 0; i < flow->rail_count; i++) {
+        bool is = rail_usable(&flow->rails[i]) && !pair->device_gone[side][i];
+        usable |= is;
+        better |= is && flow->core->now_ns >= flow->rails[i].lossy_until_ns;
+    }
     if (pair->device_gone[side][desc->rail] && usable)
         world_fail(world, "a packet for a device that is gone");
     bool pinned = desc->on_path && desc->kind != TX_PLACE; /* a retransmission where the original may still arrive */
-    if (desc->sequenced && usable && !rail_usable(rail) && !pinned)
+    if (desc->sequenced && better && !rail_usable(rail) && !pinned)
         world_fail(world, "a chunk over rail %u in state %u, while another one is usable", desc->rail, rail->state);
     if (!desc->sequenced || desc->kind != TX_BULK)
         return;

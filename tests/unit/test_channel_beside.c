@@ -372,6 +372,56 @@ Test(channel_beside, a_lossy_network_gets_datagrams_for_a_while, .init = open_jo
     expect_way(LARGE, true);
 }
 
+/* Side 0 sends: how much of a large message leaves as records, how much as datagrams. */
+static void send_and_look(unsigned *records, unsigned *datagrams)
+{
+    core_expire(duo_core[0], duo_now);
+    duo_transmit(0);
+    look(records, datagrams);
+}
+
+/* So does what they lose: neither a full window nor a timeout hands it to the connections, but a silence does. */
+Test(channel_beside, what_a_lossy_network_loses_goes_as_datagrams_again, .init = open_joined)
+{
+    unsigned records, datagrams;
+    core_path_lossy(duo_core[0], duo_flow[0], 1, duo_now);
+    struct pair pair = begin(LARGE);
+    duo_transmit(0);
+    struct rail *own = &duo_flow[0]->rails[0];
+    free(duo_queue[0][0].bytes); /* the first datagram */
+    memmove(duo_queue[0], duo_queue[0] + 1, --duo_queued[0] * sizeof duo_queue[0][0]);
+    duo_deliver(0);
+    own->cc.cwnd_bytes = 1;
+    duo_transmit(1);
+    duo_deliver(1);
+    for (unsigned i = 0; i < 8; i++, duo_now += MS / 8) { /* less than a timeout */
+        send_and_look(&records, &datagrams);
+        cr_assert_eq(records, 0, "the window is full");
+        duo_deliver(0);
+        duo_transmit(1);
+        duo_deliver(1);
+    }
+    own->cc.cwnd_bytes = 1 << 20;
+    finish(pair, LARGE, 50 * MS);
+
+    pair = begin(LARGE);
+    duo_transmit(0);
+    unsigned doubtful = 0;
+    for (unsigned i = 0; i < 400 && doubtful < 8; i++, duo_now += MS / 4) {
+        lose(0, 0);
+        send_and_look(&records, &datagrams);
+        cr_assert_eq(records, 0, "a timeout, no more");
+        doubtful += own->state == RAIL_SUSPECT;
+    }
+    cr_assert_eq(doubtful, 8);
+    for (unsigned i = 0; i < 400 && records == 0; i++, duo_now += MS / 4) {
+        lose(0, 0);
+        send_and_look(&records, &datagrams);
+    }
+    cr_assert_gt(records, 0, "nothing is heard of datagrams");
+    finish(pair, LARGE, 1000 * MS);
+}
+
 /* So much time passes, in which no datagram arrives. */
 static void run_without_datagrams(uint64_t ns)
 {

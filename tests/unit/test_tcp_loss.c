@@ -5,25 +5,66 @@
 #include <criterion/criterion.h>
 #include <linux/tcp.h>
 
+enum { SEGMENT = 8948, MS = 1000000 };
+
+static uint64_t looked_ns = 1; /* of the looks */
+
 /* What the kernel tells after so many segments: how many of them again, which the peer had already, and which are
- * under way. */
-static bool loses(struct tcp_loss *loss, uint32_t segments, uint32_t again, uint32_t needless, uint32_t under_way)
+ * under way. 30 ms after the look before. */
+static const struct tcp_look *look(struct tcp_loss *loss, uint32_t segments, uint32_t again, uint32_t needless,
+                                   uint32_t under_way)
 {
     struct tcp_info info = {.tcpi_data_segs_out = segments,
                             .tcpi_total_retrans = again,
                             .tcpi_dsack_dups = needless,
-                            .tcpi_retrans = under_way};
-    return tcp_loses(loss, &info);
+                            .tcpi_retrans = under_way,
+                            .tcpi_snd_mss = SEGMENT};
+    looked_ns += 30 * MS;
+    return tcp_loses(loss, &info, looked_ns);
+}
+
+/* The same of a connection whose last look found too much. */
+static bool loses(struct tcp_loss *loss, uint32_t segments, uint32_t again, uint32_t needless, uint32_t under_way)
+{
+    return look(loss, segments, again, needless, under_way) != NULL;
+}
+
+static struct tcp_loss lossy(void)
+{
+    return (struct tcp_loss){.heavy.much_ns = looked_ns, .light.much_ns = looked_ns};
 }
 
 Test(tcp_loss, one_of_500_is_too_much)
 {
-    struct tcp_loss loss = {.much = true};
+    struct tcp_loss loss = lossy();
     cr_assert_not(loses(&loss, 1000, 1, 0, 0));
     cr_assert_not(loses(&loss, 2000, 3, 0, 0));
-    cr_assert(loss.sent == 1000 && loss.lost == 2);
-    cr_assert(loses(&loss, 2500, 4, 0, 0));
+    cr_assert(loss.light.sent == 1000 && loss.light.lost == 2);
+    cr_assert_eq(look(&loss, 2500, 4, 0, 0), &loss.light);
     cr_assert_not(loses(&loss, 3500, 4, 0, 0));
+}
+
+/* Heavy loss shows before the connection has sent much. */
+Test(tcp_loss, one_of_200_shows_soon)
+{
+    enum { SMALL_SEGMENT = 1448 };
+    struct tcp_loss loss = {0};
+    struct tcp_info info = {.tcpi_snd_mss = SMALL_SEGMENT};
+    for (uint32_t i = 1; i <= 3; i++) {
+        info.tcpi_data_segs_out = 800 * i;
+        info.tcpi_total_retrans = 4 * i;
+        const struct tcp_look *found = tcp_loses(&loss, &info, 9 * MS * i); /* nothing within 20 ms */
+        cr_assert_null(found);
+    }
+    info.tcpi_data_segs_out = 3000;
+    info.tcpi_total_retrans = 15;
+    cr_assert_not(tcp_loses(&loss, &info, 28 * MS), "600 segments are too few bytes");
+    info.tcpi_data_segs_out = 3200;
+    info.tcpi_total_retrans = 16;
+    cr_assert_eq(tcp_loses(&loss, &info, 29 * MS), &loss.heavy);
+    info.tcpi_data_segs_out = 4000;
+    info.tcpi_total_retrans = 19;
+    cr_assert_not(tcp_loses(&loss, &info, 60 * MS), "one of 267, and too few to judge that");
 }
 
 /* Queues overflow now and then where nobody tells a connection how much there is room for. */
@@ -36,39 +77,55 @@ Test(tcp_loss, a_single_burst_is_borne)
     }
 }
 
+/* So is one that several looks see. */
+Test(tcp_loss, a_burst_is_short)
+{
+    struct tcp_loss loss = {0};
+    struct tcp_info info = {.tcpi_snd_mss = SEGMENT};
+    for (uint32_t i = 1; i < 10; i++) {
+        info.tcpi_data_segs_out = 1000 * i;
+        info.tcpi_total_retrans = 100 * i;
+        cr_assert_not(tcp_loses(&loss, &info, 2 * MS * i));
+    }
+    cr_assert(!tcp_loses(&loss, &info, 22 * MS) && loss.heavy.sent == 0, "nothing new");
+    info.tcpi_data_segs_out += 500;
+    info.tcpi_total_retrans += 50;
+    cr_assert_eq(tcp_loses(&loss, &info, 22 * MS), &loss.heavy);
+}
+
 /* Few segments say little, and wait for more. */
 Test(tcp_loss, few_are_counted_with_the_next)
 {
-    struct tcp_loss loss = {.much = true};
+    struct tcp_loss loss = lossy();
     cr_assert_not(loses(&loss, 499, 400, 0, 0));
     cr_assert(loses(&loss, 500, 400, 0, 0));
-    cr_assert(loss.sent == 500 && loss.lost == 400);
+    cr_assert(loss.heavy.sent == 500 && loss.heavy.lost == 400);
 }
 
 /* A peer that is stopped gets segments twice, and says so. */
 Test(tcp_loss, what_the_peer_had_already_was_not_lost)
 {
-    struct tcp_loss loss = {.much = true};
+    struct tcp_loss loss = lossy();
     cr_assert_not(loses(&loss, 562, 4, 4, 0));
     cr_assert_not(loses(&loss, 1200, 8, 5, 3), "three are under way: nobody knows yet");
-    cr_assert_eq(loss.lost, 0);
+    cr_assert_eq(loss.light.lost, 0);
     cr_assert_not(loses(&loss, 1800, 8, 8, 0));
-    cr_assert_not(loss.much);
+    cr_assert_eq(loss.light.much_ns, 0);
     loses(&loss, 2400, 12, 8, 0);
-    cr_assert(loss.much);
+    cr_assert_neq(loss.light.much_ns, 0);
 }
 
 /* Where the peer says so late, nothing is lost between the looks, and no number is below zero. */
 Test(tcp_loss, what_is_told_late_counts_once)
 {
-    struct tcp_loss loss = {.much = true};
+    struct tcp_loss loss = lossy();
     cr_assert(loses(&loss, 1000, 2, 0, 0));
     cr_assert_not(loses(&loss, 2000, 2, 2, 0));
-    cr_assert_eq(loss.lost, 0);
+    cr_assert_eq(loss.light.lost, 0);
     cr_assert_not(loses(&loss, 3000, 2, 5, 0));
     loses(&loss, 4000, 9, 5, 0);
-    cr_assert(loss.much);
-    cr_assert_eq(loss.lost, 4);
+    cr_assert_neq(loss.light.much_ns, 0);
+    cr_assert_eq(loss.light.lost, 4);
 }
 
 /* A connection that came up at `since_ns` breaks at `now_ns` with so many bytes acknowledged. */

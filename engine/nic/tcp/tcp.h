@@ -54,11 +54,13 @@ enum tcp_body {
     BODY_DISCARD, /* nowhere: the memory has been withdrawn meanwhile, with its message */
 };
 
-/* What the kernel has told of a connection's segments. */
+/* What the kernel has told of a connection's segments: some for a look at heavy loss, more for one at little. */
 struct tcp_loss {
-    uint32_t segments, all_lost; /* sent, and lost, up to the last look that had enough of them */
-    uint32_t sent, lost;         /* between the one before and the newest look */
-    bool much;                   /* that was too much */
+    struct tcp_look {
+        uint32_t segments, all_lost; /* sent, and lost, up to the last look that had enough of them */
+        uint32_t sent, lost;         /* between the one before and the newest look */
+        uint64_t much_ns;            /* since when each look found too much; 0: the last one did not */
+    } heavy, light;
 };
 
 /* Whether large segments vanish on the way to a peer. */
@@ -306,7 +308,7 @@ bool tcp_is_hole(struct tcp_hole *hole, const struct tcp_info *info, uint64_t si
 
 /* The kernel has taken so many bytes: looks now and then how many segments it had to send again. */
 void tcp_look_for_loss(struct tcp_queue *queue, struct tcp_conn *conn, size_t bytes);
-/* Whether the network has lost too much before the last look that had enough to tell and since; from TCP_INFO. */
-bool tcp_loses(struct tcp_loss *loss, const struct tcp_info *info);
+/* The look that finds, as one before it did, that the network loses too much, by TCP_INFO; NULL: none does. */
+const struct tcp_look *tcp_loses(struct tcp_loss *loss, const struct tcp_info *info, uint64_t now_ns);
 
 #endif
