@@ -61,7 +61,7 @@ static void set_options(const struct tcp_conn *conn, int fd)
 static void warn_of_cc(const char *name, int error)
 {
     char key[64];
-    snprintf(key, sizeof key, "UCCL_TCP_CC=%s", name);
+    snprintf(key, sizeof key, "UCCL_TCP_CC=%.48s", name);
     if (warned_first(key))
         LOG_WARNING("UCCL_TCP_CC=\"%s\" has no effect: %s; sysctl net.ipv4.tcp_allowed_congestion_control lists what "
                     "this process may use",
