@@ -72,7 +72,7 @@ def cases(tests, suite, name, program):
     elif (suite, name) == ("nccl", "layout"):
         count = text_of(f"{tests}/nccl/layout.def").count("\nALIGNMENT(")
     elif suite == "nccl" and name in ("calls", "devices", "plugin_gpu", "tuner"):
-        count = len(re.findall(r"^    \{\"", text_of(f"{tests}/nccl/{name}.c").split("} CASES[] = {")[1], re.MULTILINE))
+        count = len(re.findall(r"^    \{\"", text_of(f"{tests}/nccl/{name}.c").split(" CASES[] = {")[1], re.MULTILINE))
     elif suite == "nccl" and name.startswith("nccl_"):
         count = plan_of_script(f"{tests}/nccl/nccl.sh", name[len("nccl_"):])
     elif suite == "tcp":

@@ -144,10 +144,7 @@ static void bad_parameter_later(void)
     IS(net->finalize(context), NCCL_SUCCESS);
 }
 
-static const struct {
-    const char *name;
-    void (*run)(void);
-} CASES[] = {
+static const struct plain_case CASES[] = {
     {"no device: init succeeds", no_device},
     {"devices that nobody names", chosen_devices},
     {"devices where a list only excludes", excluded_devices},
@@ -158,11 +155,7 @@ static const struct {
 
 int main(int argc, char **argv)
 {
-    unsigned failed = 0, count = sizeof CASES / sizeof CASES[0];
     if (argc < 2)
         return 2;
-    begin_cases(argv[1], count);
-    for (unsigned i = 0; i < count; i++)
-        failed += !run_case(i + 1, CASES[i].name, CASES[i].run);
-    return failed != 0;
+    return run_cases(argv[1], CASES, sizeof CASES / sizeof CASES[0]);
 }

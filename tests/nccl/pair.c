@@ -41,6 +41,15 @@ bool run_case(unsigned number, const char *name, void (*run)(void))
     return status == 0;
 }
 
+int run_cases(const char *plugin, const struct plain_case *cases, unsigned count)
+{
+    unsigned failed = 0;
+    begin_cases(plugin, count);
+    for (unsigned i = 0; i < count; i++)
+        failed += !run_case(i + 1, cases[i].name, cases[i].run);
+    return failed != 0;
+}
+
 /* ---- what is logged --------------------------------------------------------------------------- */
 
 struct logged_line lines[LINES_MAX];

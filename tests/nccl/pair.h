@@ -37,6 +37,12 @@ void begin_cases(const char *plugin, unsigned count);
 enum { CASE_S = 60 }; /* most that a case takes */
 /* Runs a case in a process of its own, and prints its line of TAP. False: it failed. */
 bool run_case(unsigned number, const char *name, void (*run)(void));
+/* All of a program, plan and cases. Its exit status. */
+struct plain_case {
+    const char *name;
+    void (*run)(void);
+};
+int run_cases(const char *plugin, const struct plain_case *cases, unsigned count);
 
 extern const char *plugin_path;
 

@@ -162,10 +162,7 @@ static void protocol_of_before(void)
     close_pair(&pair);
 }
 
-static const struct {
-    const char *name;
-    void (*run)(void);
-} CASES[] = {
+static const struct plain_case CASES[] = {
     {"memory of a GPU, staged", messages},
     {"aborts while a GPU hangs", gpu_that_hangs},
     {"NCCL_PROTO that changes", protocol_of_before},
@@ -173,12 +170,8 @@ static const struct {
 
 int main(int argc, char **argv)
 {
-    unsigned failed = 0, count = sizeof CASES / sizeof CASES[0];
     if (argc < 3)
         return 2;
     stand_in_path = argv[2];
-    begin_cases(argv[1], count);
-    for (unsigned i = 0; i < count; i++)
-        failed += !run_case(i + 1, CASES[i].name, CASES[i].run);
-    return failed != 0;
+    return run_cases(argv[1], CASES, sizeof CASES / sizeof CASES[0]);
 }
