@@ -175,7 +175,7 @@ struct rail *flow_best_beside(const struct flow *flow)
 {
     struct rail *best = NULL;
     for (struct rail *rail = flow->bulk; rail; rail = rail->next) {
-        if (!rail->reliable || !rail_usable(rail) || flow->core->now_ns < rail->lossy_until_ns)
+        if (!rail->reliable || !rail_usable(rail) || rail_is_lossy(rail))
             continue;
         bool room = rail_has_room(rail, true), best_room = best && rail_has_room(best, true);
         if (!best || room > best_room || (room == best_room && rail_cost(rail) < rail_cost(best)))

@@ -118,7 +118,7 @@ struct rail *tx_rail_again(struct flow *flow, const struct chunk *chunk)
     unsigned best_score = 0;
     for (unsigned i = 1; i <= flow->rail_count; i++) {
         struct rail *rail = &flow->rails[(own->index + i) % flow->rail_count];
-        bool lossy = rail_is_beside(rail) && flow->core->now_ns < rail->lossy_until_ns;
+        bool lossy = rail_is_beside(rail) && rail_is_lossy(rail);
         if (!is_candidate(rail) || (lossy && !rail_is_beside(own)))
             continue;
         unsigned score = 1 + 4u * has_room(rail, chunk) + 2u * (chunk_largest(chunk) <= rail->datagram_bytes);

@@ -211,10 +211,10 @@ static void judge_rail(struct rail *rail, uint64_t now_ns)
         return;
     if (rail->state == RAIL_UP && rail->tries >= TRIES_TO_SUSPECT)
         turn(rail, RAIL_SUSPECT);
-    if (rail->state == RAIL_SUSPECT && rail->tries >= TRIES_TO_DOWN)
-        flow_choose_main(rail->flow); /* see rank() */
-    if (rail->state == RAIL_SUSPECT && rail->tries >= TRIES_TO_DOWN && now_ns - rail->doubt_ns >= rail_dead_ns(rail) &&
-        others_are_heard(rail, rail->doubt_ns))
+    if (rail->state != RAIL_SUSPECT || rail->tries < TRIES_TO_DOWN)
+        return;
+    flow_choose_main(rail->flow); /* see rank() */
+    if (now_ns - rail->doubt_ns >= rail_dead_ns(rail) && others_are_heard(rail, rail->doubt_ns))
         go_down(rail);
 }
 
@@ -368,14 +368,13 @@ void rail_mend(struct rail *rail)
  */
 static unsigned rank(const struct rail *rail)
 {
-    bool lossy = rail->flow->core->now_ns < rail->lossy_until_ns;
     if (!rail_carries(rail))
         return 0;
     if (rail->state == RAIL_DOWN)
         return 1;
     if (rail->state == RAIL_SUSPECT)
         return rail->tries < TRIES_TO_DOWN ? 4 : 2;
-    return lossy ? 3 : 5;
+    return rail_is_lossy(rail) ? 3 : 5;
 }
 
 void flow_choose_main(struct flow *flow)

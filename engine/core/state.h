@@ -49,6 +49,12 @@ struct core {
     struct queue paths; /* flows whose data QPs have actions for core_next_qp_action() */
 };
 
+/* Whether the rail's connections lose much, so that large messages leave them for now. */
+static inline bool rail_is_lossy(const struct rail *rail)
+{
+    return rail->flow->core->now_ns < rail->lossy_until_ns;
+}
+
 enum { TOKEN_SLOT_BITS = 12 };
 _Static_assert(CORE_FLOWS_MAX == 1 << TOKEN_SLOT_BITS, "a token's low bits name the flow slot");
 static inline uint32_t token_slot(uint64_t token)

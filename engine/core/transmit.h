@@ -203,7 +203,7 @@ static inline struct rail *tx_bulk_rail(const struct flow *flow, const struct co
         return NULL;
     if (flow->rail_count > 2)
         return flow_best_beside(flow);
-    return flow->core->now_ns >= bulk->lossy_until_ns ? bulk : NULL;
+    return rail_is_lossy(bulk) ? NULL : bulk;
 }
 /* Sends a small message or control frames (`ctrl`), by the main rail unless its window is full. False: not now. */
 bool tx_send_small_by_some(struct flow *flow, bool ctrl, struct tx_desc *desc, uint64_t now_ns);

@@ -96,7 +96,7 @@ void rails_judge(struct world *world, const struct pair *pair, unsigned side, co
     for (unsigned i = 0; i < flow->rail_count; i++) {
         bool is = rail_usable(&flow->rails[i]) && !pair->device_gone[side][i];
         usable |= is;
-        better |= is && flow->core->now_ns >= flow->rails[i].lossy_until_ns;
+        better |= is && !rail_is_lossy(&flow->rails[i]);
     }
     if (pair->device_gone[side][desc->rail] && usable)
         world_fail(world, "a packet for a device that is gone");
