@@ -3,7 +3,11 @@
 #include "core/rail.h"
 #include "core/state.h"
 
-enum { PROBE_SHARE = 100 }; /* the tail is probed no sooner than after a hundredth of the timeout's floor */
+enum {
+    PROBE_SHARE = 100, /* the tail is probed no sooner than after a hundredth of the timeout's floor */
+    OLD_CHUNKS = 128,  /* an estimate is old after so many chunks by other rails, */
+    OLD_TRIPS = 32,    /* and so many of the round trips that it says */
+};
 
 uint64_t rail_rto_ns(const struct rail *rail, unsigned backoff)
 {
@@ -31,8 +35,21 @@ void rail_init_cc(struct rail *rail)
     }
 }
 
+/*
+ * Whether what is known of the rail was learned long ago: before it was mended, or its queues drained. At most one
+ * chunk in OLD_CHUNKS goes there to learn it anew, and no message waits for that more than a share of the time.
+ */
+static bool is_estimate_old(const struct rail *rail)
+{
+    const struct flow *flow = rail->flow;
+    return rail->flying_chunks == 0 && flow->sent.next_seq - rail->flown_seq >= OLD_CHUNKS &&
+           flow->core->now_ns - rail->flown_ns >= OLD_TRIPS * rail->rtt.srtt_ns;
+}
+
 uint64_t rail_cost(const struct rail *rail)
 {
+    if (is_estimate_old(rail))
+        return 0;
     uint64_t srtt_ns = rail->rtt.srtt_ns ? rail->rtt.srtt_ns : 1, most_ns = UINT64_C(1) << 24;
     if (srtt_ns > most_ns)
         srtt_ns = most_ns;

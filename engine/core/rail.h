@@ -76,6 +76,7 @@ struct rail {
     struct queue by_time;
     uint64_t flying_payload; /* against the congestion window */
     uint32_t flying_chunks;
+    uint64_t flown_seq, flown_ns;     /* the flow's next chunk, and the time, when the rail took its latest one */
     uint32_t reorder_threshold;       /* of sent_lose_by_path() */
     uint32_t reorder_window_quarters; /* RACK's reordering window in quarters of min_rtt; grows */
     uint64_t too_soon_ns;             /* chunks sent after this cannot have been acked yet (now - min_rtt) */
@@ -207,7 +208,7 @@ struct chunk *rail_next(const struct chunk *chunk);
 
 /*
  * How long until another chunk would have arrived, in units that only compare. Connections have no window of ours: what
- * is in flight and how long it takes stand for their rate.
+ * is in flight and how long it takes stand for their rate. 0: the estimate is old.
  */
 uint64_t rail_cost(const struct rail *rail);
 /* The retransmission timeout after `backoff` doublings. */

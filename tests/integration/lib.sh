@@ -35,10 +35,15 @@ lives() {
     [[ " ${LIVING[*]} " == *" $1 "* ]]
 }
 
-cleanup() {
+# end_all: of those that have been started
+end_all() {
     living
     [ ${#LIVING[@]} -eq 0 ] || kill -KILL "${LIVING[@]}" 2>/dev/null
     wait 2>/dev/null
+}
+
+cleanup() {
+    end_all
     [ ${#namespaces[@]} -eq 0 ] || "$NETNS" down "${namespaces[@]}"
     rm -rf "$WORK"
 }

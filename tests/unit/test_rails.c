@@ -75,12 +75,17 @@ static void talk(void)
     cr_assert_fail("they never stop");
 }
 
-static void pass_message(uint64_t size)
+static void pass_message_within(uint64_t size, uint64_t ns)
 {
     struct duo_request *recv = duo_recv(1, size), *send = duo_send(0, size);
-    duo_run_with(900 * MS, talk);
+    duo_run_with(ns, talk);
     duo_assert_ended(recv, UCCL_OK, size);
     duo_assert_ended(send, UCCL_OK, size);
+}
+
+static void pass_message(uint64_t size)
+{
+    pass_message_within(size, 900 * MS);
 }
 
 Test(rails, each_address_is_proven, .init = open_rails)
@@ -389,6 +394,49 @@ Test(rails, a_device_goes_before_its_address_is_proven, .init = open_rails)
     cr_assert_eq(rail_of(0, 0)->state, RAIL_UP);
     pass_message(100 << 10);
     cr_assert_gt(sequenced[0][0], 0);
+}
+
+/* One of these at a time, for a millisecond each. */
+static void pass_messages(unsigned count, uint64_t size)
+{
+    for (unsigned i = 0; i < count; i++)
+        pass_message_within(size, 1 * MS);
+}
+
+/*
+ * An outage, or a queue that is gone, has left the second rail with a small window and a long round trip, and the first
+ * one alone takes what the application has outstanding. The second is tried, and is used again.
+ */
+Test(rails, an_old_estimate_is_not_believed_for_ever, .init = open_proven)
+{
+    struct rail *second = &duo_flow[0]->rails[1];
+    for (unsigned i = 0; i < 50; i++)
+        rtt_sample(&second->rtt, 200 * US, 0, duo_now);
+    cc_set_window(&second->cc, 1);
+    second->flown_ns = duo_now;
+    pass_messages(20, 256 << 10);
+    cr_assert_eq(sequenced[0][1], 0, "the first one is far faster");
+    pass_messages(130, 256 << 10);
+    cr_assert(sequenced[0][1] > 0 && sequenced[0][1] <= 8, "it is tried %u times", sequenced[0][1]);
+    pass_messages(300, 256 << 10);
+    memset(sequenced, 0, sizeof sequenced);
+    for (unsigned i = 0; i < 10; i++) {
+        duo_flow[0]->rails[0].rtt.srtt_ns = 100 * US; /* it has queues now */
+        pass_messages(1, 768 << 10);
+    }
+    cr_assert_gt(sequenced[0][1], 10, "it gets what the first one would take longer for");
+}
+
+/* One that stays slow: few messages wait for it, however seldom they are. */
+Test(rails, a_slow_rail_is_tried_rarely, .init = open_proven)
+{
+    struct rail *second = &duo_flow[0]->rails[1];
+    for (unsigned i = 0; i < 500; i++) {
+        second->rtt.srtt_ns = 20 * MS;
+        cc_set_window(&second->cc, second->cc.chunk_bytes);
+        pass_messages(1, 256 << 10);
+    }
+    cr_assert(sequenced[0][1] >= 1 && sequenced[0][1] <= 2, "after 640 ms: %u times", sequenced[0][1]);
 }
 
 Test(rails, a_slow_rail_is_no_loss, .init = open_proven)
