@@ -80,6 +80,7 @@ void free_abandoned(struct uccl_engine *engine)
 void conn_closed(struct uccl_request *request)
 {
     struct uccl_engine *engine = request->thread->context; /* that of the connection, which may be gone */
+    CANCEL_LATER; /* a dead peer's flows end with its last connection: this thread may drive a lent engine */
     pthread_mutex_lock(&engine->lock);
     if (!engine->ending)
         conn_free((struct uccl_conn *)((char *)request->stripes - offsetof(struct uccl_conn, stripes)));

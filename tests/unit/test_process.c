@@ -5,6 +5,8 @@
  */
 #include "every_call.h"
 
+#include "../../api/objects.h"
+
 #include <ctype.h>
 #include <pthread.h>
 #include <signal.h>
@@ -144,6 +146,53 @@ BOTH(process, no_call_is_a_place_to_be_cancelled)
     cr_assert(survived, "cancelled inside %s()", last_call);
     cr_assert(result == PTHREAD_CANCELED, "cancellation was left off");
     pair_close(&w.pair);
+}
+
+/* The call that collects the request of a close ends the flows of a dead peer, for which it may drive the engine. */
+struct collected {
+    uccl_request *request;
+    bool waits; /* by uccl_wait() */
+};
+
+static void *collect_cancelled(void *argument)
+{
+    struct collected *collected = argument;
+    int done = 0, state;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
+    pthread_cancel(pthread_self());
+    pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &state);
+    int result =
+        collected->waits ? uccl_wait(collected->request, SOON_MS, NULL) : uccl_test(collected->request, &done, NULL);
+    survived = result == 0 && (collected->waits || done);
+    pthread_testcancel();
+    return NULL;
+}
+
+static void close_cancelled(const char *lend, bool waits)
+{
+    struct pair pair;
+    struct collected collected = {.waits = waits};
+    pthread_t thread;
+    pair_open(&pair, lend);
+    uccl_conn *conn = pair.conn[0];
+    pthread_mutex_lock(&pair.engine[0]->lock);
+    peer_give_up(conn->peer);
+    pthread_mutex_unlock(&pair.engine[0]->lock);
+    IS(uccl_conn_close_async(conn, &collected.request), 0);
+    for (uint64_t end_ms = now_ms() + SOON_MS; !conn->stripes.over; sleep_us(1000))
+        cr_assert_lt(now_ms(), end_ms);
+    survived = false;
+    cr_assert_eq(pthread_create(&thread, NULL, collect_cancelled, &collected), 0);
+    pthread_join(thread, NULL);
+    cr_assert(survived, "cancelled inside the call");
+    connect_now(pair.engine[0], &pair.handle, pair.listener, pair.conn); /* the engine and its lock are free */
+    pair_close(&pair);
+}
+
+BOTH(process, to_collect_a_close_is_no_place_to_be_cancelled)
+{
+    close_cancelled(lend, false);
+    close_cancelled(lend, true);
 }
 
 static void *wait_for(void *request)
