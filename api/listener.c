@@ -638,6 +638,7 @@ UCCL_API int uccl_listener_close(uccl_listener *listener)
     for (unsigned i = 0; i < listener->count; i++)
         refuse(&listener->accepting[i]);
     accepting_free(&listener->newcomer);
+    shutdown(listener->fd, SHUT_RDWR); /* also for copies that children of fork() have */
     close(listener->fd);
     pthread_mutex_lock(&engine->lock);
     keep_closed(engine, listener);

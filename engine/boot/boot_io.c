@@ -2,17 +2,20 @@
 #include "boot/boot_io.h"
 
 #include "base/fault.h"
+#include "base/process.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 void boot_io_init(struct boot_io *io, int fd)
 {
     io->fd = fd;
+    io->process = *process_number;
     io->tx = io->tx_small;
     io->tx_room = sizeof io->tx_small;
     io->tx_begin = io->tx_end = 0;
@@ -22,6 +25,9 @@ void boot_io_init(struct boot_io *io, int fd)
 
 void boot_io_free(struct boot_io *io)
 {
+    /* a child of fork() that lives on may have a copy of the descriptor, which would keep the peer waiting */
+    if (!process_forked(io->process))
+        shutdown(io->fd, SHUT_RDWR);
     close(io->fd);
     boot_io_drop(io);
     if (io->tx != io->tx_small)

@@ -26,7 +26,8 @@ enum {
 
 struct boot_io {
     int fd;
-    uint8_t *tx; /* tx_small, or memory of its own */
+    uint32_t process; /* that made it (process.h) */
+    uint8_t *tx;      /* tx_small, or memory of its own */
     size_t tx_room;
     size_t tx_begin; /* first byte not yet sent */
     size_t tx_end;
@@ -38,6 +39,7 @@ struct boot_io {
 
 /* Owns `fd` from now on. */
 void boot_io_init(struct boot_io *io, int fd);
+/* Ends the connection, unless this is a child of fork(): then the connection is the parent's. */
 void boot_io_free(struct boot_io *io);
 
 /* Room for `length` bytes behind those that wait to be sent. The caller adds the bytes that it wrote to tx_end. */

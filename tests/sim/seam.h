@@ -78,6 +78,7 @@ int sim_fcntl(int fd, int command, ...);
 int sim_eventfd(unsigned value, int flags);
 ssize_t sim_read(int fd, void *out, size_t length);
 ssize_t sim_write(int fd, const void *bytes, size_t length);
+int sim_shutdown(int fd, int how);
 int sim_close(int fd);
 
 #ifdef SIM_SEAM
@@ -118,6 +119,7 @@ int sim_close(int fd);
 #define eventfd sim_eventfd
 #define read sim_read
 #define write sim_write
+#define shutdown sim_shutdown
 #define close sim_close
 
 #undef atomic_init

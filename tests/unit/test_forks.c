@@ -2,6 +2,8 @@
 /* The library as a guest in a process that forks: what a child may do, and that its parent goes on. */
 #include "every_call.h"
 
+#include "../../api/budget.h"
+
 #include "base/warned.h"
 
 #include <errno.h>
@@ -178,6 +180,61 @@ BOTH(forks, child_breaks_no_connection)
     cr_assert_gt(counter_of(w.pair.engine[0], "tcp_bulk_bytes"), bytes);
     cr_assert_eq(counter_of(w.pair.engine[0], "tcp_broken") + counter_of(w.pair.engine[1], "tcp_broken"), broken);
     parent_goes_on(&w);
+}
+
+/* Nor a handshake. */
+BOTH(forks, child_breaks_no_handshake)
+{
+    struct world w;
+    uccl_conn *conn[2];
+    unsigned before = open_files();
+    world_open(&w, lend);
+    fork_one_that_closes(&w, before);
+    connect_now(w.pair.engine[0], &w.half_way, w.listener, conn);
+    exchange(conn[0], conn[1], 1000, 1);
+    IS(uccl_close(w.engine), 0);
+    pair_close(&w.pair);
+}
+
+/* What the parent gives up ends, though a child that lives on has copies of its sockets. */
+BOTH(forks, child_keeps_nothing_open)
+{
+    struct world w;
+    struct budget budget = {0};
+    uccl_listener *again;
+    uccl_conn *conn;
+    int pipe_fd[2];
+    char byte;
+    uccl_set_log(log_nothing, NULL);
+    world_open(&w, lend);
+    for (uint64_t end_ms = now_ms() + SOON_MS; budget.handshakes == 0; engine_budget(w.engine, &budget)) {
+        struct uccl_handle half_way = w.half_way;
+        IS(uccl_connect(w.pair.engine[0], &half_way, 0, &conn), UCCL_EAGAIN);
+        IS(uccl_accept(w.listener, 0, &conn), UCCL_EAGAIN);
+        cr_assert_lt(now_ms(), end_ms);
+    }
+    cr_assert_eq(pipe(pipe_fd), 0);
+    pid_t child = fork_in_peace();
+    if (child == 0) {
+        close(pipe_fd[1]);
+        _exit(read(pipe_fd[0], &byte, 1) == 0 ? 0 : 1);
+    }
+    uint64_t end_ms = now_ms() + SOON_MS / 4;
+    uccl_connect_cancel(&w.half_way);
+    do {
+        IS(uccl_accept(w.listener, 10, &conn), UCCL_ETIMEDOUT);
+        engine_budget(w.engine, &budget);
+        cr_assert_lt(now_ms(), end_ms, "the server still waits for who has cancelled");
+    } while (budget.handshakes);
+    uint16_t port = uccl_listener_port(w.listener);
+    IS(uccl_listener_close(w.listener), 0);
+    IS(uccl_connect(w.pair.engine[0], &w.handle, SOON_MS, &conn), UCCL_EREFUSED);
+    IS(uccl_listen(w.engine, 0, port, &w.handle, &again), 0);
+    close(pipe_fd[1]);
+    close(pipe_fd[0]);
+    child_ends_well(child);
+    IS(uccl_close(w.engine), 0);
+    pair_close(&w.pair);
 }
 
 /* Of a child's child, the parent's and the grandparent's engines are none of its own. */
