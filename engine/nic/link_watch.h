@@ -5,12 +5,14 @@
  * The kernel tells by rtnetlink that some link has changed. Whatever it says, we then ask each NIC for its state: that
  * is what counts, also when messages were lost.
  *
- * Thread: the queue's owner.
+ * Thread: the queue's owner; link_watch_doubt() whoever sleeps in the queue, too.
  */
 #ifndef UCCL_LINK_WATCH_H
 #define UCCL_LINK_WATCH_H
 
 #include "nic/netdev.h"
+
+#include <stdatomic.h>
 
 struct link_watch {
     uint32_t count;                          /* of NICs; 0: the kernel's routes alone decide */
@@ -20,7 +22,7 @@ struct link_watch {
     _Atomic uint32_t *told_down;             /* bits, of all queues: whose loss has been logged, by whichever saw it */
     int socket;                              /* any, to ask by */
     int news_fd;                             /* the kernel tells changes here; -1: it does not */
-    bool look;                               /* something has happened: see what */
+    _Atomic bool look;                       /* something has happened: see what; wait() sets it, too */
     uint32_t rounds;                         /* of link_watch_look() since the news were last read */
 };
 
@@ -38,7 +40,7 @@ void link_watch_close(struct link_watch *watch);
 /* A send through a NIC has failed, or the kernel has news: the next link_watch_look() looks. */
 static inline void link_watch_doubt(struct link_watch *watch)
 {
-    watch->look = true;
+    atomic_store_explicit(&watch->look, true, memory_order_relaxed); /* guards nothing else */
 }
 
 /* Once a round. True: it has looked at the NICs. Logs what it finds, unless another queue has done so. */

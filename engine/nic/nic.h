@@ -272,9 +272,14 @@ struct nic_queue_ops {
     void (*address)(const struct nic_queue *queue, struct nic_queue_address *out);
     uint64_t (*rx_bytes)(const struct nic_queue *queue);
     /*
+     * Comes before each wait(), by the owner: all that the sleep needs of what the owner writes. Shortens the timeout,
+     * to 0 if something has been received already.
+     */
+    void (*arm)(struct nic_queue *queue, uint64_t *timeout_ns);
+    /*
      * Sleeps until something is received, `beside_fd` (nic_watch(); -1: none) is readable, wake() was called (also
      * shortly before), or `timeout_ns` has passed (UINT64_MAX: no limit). May return early. Meanwhile another thread
-     * may have taken the queue over: this reads nothing that the queue's owner writes.
+     * may have taken the queue over: this touches nothing that the queue's owner writes, but atomics.
      */
     void (*wait)(struct nic_queue *queue, int beside_fd, uint64_t timeout_ns);
     void (*wake)(struct nic_queue *queue);
@@ -438,6 +443,7 @@ static inline struct nic_queue *nic_queue_to(struct nic_queue *queue, uint32_t d
 static inline int nic_watch(struct nic_queue *queue, uint64_t *timeout_ns)
 {
     struct nic_queue *channels = queue->channel ? queue : queue->beside;
+    queue->ops->arm(queue, timeout_ns);
     return channels ? channels->channel->watch(channels, timeout_ns) : -1;
 }
 
@@ -451,6 +457,9 @@ unsigned nic_ends(const struct nic *nic, struct nic_end out[NIC_ENDS_MAX]);
  * 0, or the error (logged) for which a queue neither sends nor receives any more, for good: the device was removed.
  */
 int nic_failure(const struct nic_queue *queue);
+
+/* arm() of a queue that has nothing to do then. */
+void nic_arm_nothing(struct nic_queue *queue, uint64_t *timeout_ns);
 
 /* Wakes a queue whose wait() reads this eventfd. Counts nothing: counters are the owner's. */
 void nic_wake_eventfd(int fd);

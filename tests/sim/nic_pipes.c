@@ -486,6 +486,7 @@ static const struct nic_queue_ops pipe_queue_ops = {
     .close = pipe_queue_close,
     .address = pipe_queue_address,
     .rx_bytes = pipe_rx_bytes,
+    .arm = nic_arm_nothing,
     .wait = pipe_wait,
     .wake = pipe_wake,
 };

@@ -732,6 +732,7 @@ static const struct nic_queue_ops sim_queue_ops = {
     .close = sim_queue_close,
     .address = sim_queue_address,
     .rx_bytes = sim_queue_rx_bytes,
+    .arm = nic_arm_nothing,
     .wait = sim_nic_wait,
     .wake = sim_nic_wake,
 };

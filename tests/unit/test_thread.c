@@ -185,6 +185,7 @@ static unsigned fake_poll_flushed(struct nic_queue *over, struct nic_flushed *ou
 
 static const struct nic_queue_ops fake_queue_ops = {
     .close = fake_queue_close,
+    .arm = nic_arm_nothing,
     .wait = fake_wait,
     .wake = fake_wake,
 };

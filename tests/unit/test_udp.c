@@ -194,7 +194,7 @@ BOTH(empty_mask_sends_nothing)
     cr_assert_eq(udp_datagram_ops.flush(&pair->queues[0]->base), 0);
     cr_assert_eq(pair->counters[0].tx_datagrams, 0);
     cr_assert_eq(pair->counters[0].tx_syscalls, 0);
-    udp_queue_ops.wait(&pair->queues[1]->base, -1, 2000000);
+    sleep_in(&pair->queues[1]->base, 2000000);
     cr_assert_eq(udp_datagram_ops.poll(&pair->queues[1]->base, &rx, 1), 0);
     free_message(msg);
     close_pair(pair);
@@ -331,7 +331,7 @@ BOTH(timeout_is_honoured)
     for (size_t i = 0; i < sizeof timeouts_ns / sizeof timeouts_ns[0]; i++) {
         uint64_t start = now_ns(), took;
 
-        udp_queue_ops.wait(&pair->queues[1]->base, -1, timeouts_ns[i]);
+        sleep_in(&pair->queues[1]->base, timeouts_ns[i]);
         took = now_ns() - start;
         cr_assert_geq(took, timeouts_ns[i]);
         cr_assert_lt(took, timeouts_ns[i] + 500000000);
@@ -358,17 +358,17 @@ BOTH(wake_ends_wait)
     for (int i = 0; i < 3; i++) {
         cr_assert_eq(pthread_create(&thread, NULL, wake_later, pair->queues[1]), 0);
         start = now_ns();
-        udp_queue_ops.wait(&pair->queues[1]->base, -1, i == 0 ? UINT64_MAX : 10000000000);
+        sleep_in(&pair->queues[1]->base, i == 0 ? UINT64_MAX : 10000000000);
         cr_assert_lt(now_ns() - start, 5000000000);
         pthread_join(thread, NULL);
     }
     udp_queue_ops.wake(&pair->queues[1]->base); /* before the wait counts too, and ends only one */
     udp_queue_ops.wake(&pair->queues[1]->base);
     start = now_ns();
-    udp_queue_ops.wait(&pair->queues[1]->base, -1, 10000000000);
+    sleep_in(&pair->queues[1]->base, 10000000000);
     cr_assert_lt(now_ns() - start, 5000000000);
     start = now_ns();
-    udp_queue_ops.wait(&pair->queues[1]->base, -1, 20000000);
+    sleep_in(&pair->queues[1]->base, 20000000);
     cr_assert_geq(now_ns() - start, 20000000);
     close_pair(pair);
 }
@@ -382,7 +382,7 @@ BOTH(data_ends_wait)
     for (int i = 0; i < 3; i++) {
         cr_assert(udp_datagram_ops.send(&pair->queues[0]->base, &desc));
         udp_datagram_ops.flush(&pair->queues[0]->base);
-        udp_queue_ops.wait(&pair->queues[1]->base, -1, UINT64_MAX);
+        sleep_in(&pair->queues[1]->base, UINT64_MAX);
         cr_assert_eq(receive(pair, &desc, msg, check_bulk, 1), 1);
     }
     free_message(msg);
@@ -406,7 +406,7 @@ BOTH(ecn_marks_are_seen)
     udp_datagram_ops.flush(&pair->queues[0]->base);
     for (int tries = 0; udp_datagram_ops.poll(&pair->queues[1]->base, &rx, 1) == 0; tries++) {
         cr_assert_lt(tries, 100);
-        udp_queue_ops.wait(&pair->queues[1]->base, -1, 10000000);
+        sleep_in(&pair->queues[1]->base, 10000000);
     }
     cr_assert(rx.ce);
     cr_assert_eq(rx.stride, 600);
@@ -468,7 +468,7 @@ BOTH(garbage_and_dead_ports_do_no_harm)
     cr_assert_eq(sendto(pair->queues[0]->sockets[1], "x", 1, 0, &to.any, sizeof to.v6), 1);
     for (int tries = 0; udp_datagram_ops.poll(&pair->queues[1]->base, &rx, 1) == 0; tries++) {
         cr_assert_lt(tries, 100);
-        udp_queue_ops.wait(&pair->queues[1]->base, -1, 10000000);
+        sleep_in(&pair->queues[1]->base, 10000000);
     }
     cr_assert_eq(rx.length, 1);
     udp_datagram_ops.release(&pair->queues[1]->base, &rx);
@@ -699,7 +699,7 @@ static void news_end_a_sleep(unsigned io)
         udp_datagram_ops.poll(&queue->base, rx, 8);
         cr_assert_eq(write(queue->ends.links.news_fd, &one, sizeof one), (ssize_t)sizeof one);
         for (uint64_t until = now_ns() + DEADLINE_NS; !queue->ends.links.look && now_ns() < until;)
-            udp_queue_ops.wait(&queue->base, -1, DEADLINE_NS);
+            sleep_in(&queue->base, DEADLINE_NS);
         cr_assert(queue->ends.links.look);
         cr_assert_eq(read(queue->ends.links.news_fd, &one, sizeof one), (ssize_t)sizeof one);
     }

@@ -132,17 +132,17 @@ static void wait_for_room(unsigned io)
     fill_socket(pair, &desc);
     for (unsigned i = 0; i < 3; i++) {
         at_ns = now_ns();
-        udp_queue_ops.wait(&pair->queues[0]->base, -1, 30 * MS);
+        sleep_in(&pair->queues[0]->base, 30 * MS);
         cr_assert_geq(elapsed_since(at_ns), 30 * MS, "it returned after %llu ns",
                       (unsigned long long)elapsed_since(at_ns));
         cr_assert_not(udp_datagram_ops.send(&pair->queues[0]->base, &desc));
     }
     take_tap_down();
     at_ns = now_ns();
-    udp_queue_ops.wait(&pair->queues[0]->base, -1, 20000 * MS);
+    sleep_in(&pair->queues[0]->base, 20000 * MS);
     cr_assert_lt(elapsed_since(at_ns), 10000 * MS);
     at_ns = now_ns();
-    udp_queue_ops.wait(&pair->queues[0]->base, -1, 30 * MS);
+    sleep_in(&pair->queues[0]->base, 30 * MS);
     cr_assert_geq(elapsed_since(at_ns), 30 * MS, "room that nobody needs wakes once");
     cr_assert(udp_datagram_ops.send(&pair->queues[0]->base, &desc));
     free_message(msg);
@@ -159,6 +159,27 @@ Test(udp_faults, wait_for_room_uring)
     wait_for_room(UDP_IO_URING);
 }
 
+/* Whoever sleeps may have lost the queue to another thread, which has found the socket full again: it is told. */
+Test(udp_faults, a_sleep_leaves_the_full_socket_to_the_owner)
+{
+    struct pair *pair = open_pair(UDP_IO_MMSG, "127.0.0.1");
+    struct test_msg *msg = make_message();
+    struct tx_desc desc = bulk(pair, msg, 44, SMALL, SMALL);
+    uint64_t timeout_ns = 20000 * MS, at_ns = now_ns();
+
+    forbid(__NR_sendmmsg, EAGAIN);
+    cr_assert_not(udp_datagram_ops.send(&pair->queues[0]->base, &desc));
+    udp_queue_ops.arm(&pair->queues[0]->base, &timeout_ns);
+    udp_queue_ops.wait(&pair->queues[0]->base, -1, timeout_ns);
+    cr_assert_lt(elapsed_since(at_ns), 10000 * MS, "there is room");
+    cr_assert_neq(pair->queues[0]->full_socket, UDP_NONE_FULL);
+    udp_queue_ops.arm(&pair->queues[0]->base, &timeout_ns);
+    cr_assert_eq(pair->queues[0]->full_socket, UDP_NONE_FULL);
+    cr_assert_eq(pair->queues[0]->room_fd, -1, "it ends one sleep");
+    free_message(msg);
+    close_pair(pair);
+}
+
 /* Where the kernel calls a full socket writable, or has no memory, polling it would not sleep. */
 static void full_though_writable(unsigned io, int error)
 {
@@ -172,15 +193,15 @@ static void full_though_writable(unsigned io, int error)
         cr_assert_not(udp_datagram_ops.send(&pair->queues[0]->base, &desc));
     at_ns = now_ns();
     for (unsigned i = 0; i < 20; i++) {
-        udp_queue_ops.wait(&pair->queues[0]->base, -1, 20000 * MS);
+        sleep_in(&pair->queues[0]->base, 20000 * MS);
         cr_assert_not(udp_datagram_ops.send(&pair->queues[0]->base, &desc));
     }
     cr_assert_geq(elapsed_since(at_ns), 19 * MS);
     cr_assert_lt(elapsed_since(at_ns), 10000 * MS, "and it ends by itself");
     cr_assert_leq(pair->counters[0].tx_blocked, 22);
-    udp_queue_ops.wait(&pair->queues[0]->base, -1, 20000 * MS);
+    sleep_in(&pair->queues[0]->base, 20000 * MS);
     at_ns = now_ns();
-    udp_queue_ops.wait(&pair->queues[0]->base, -1, 30 * MS);
+    sleep_in(&pair->queues[0]->base, 30 * MS);
     cr_assert_geq(elapsed_since(at_ns), 30 * MS, "with nothing to send it is not looked at again");
     free_message(msg);
     close_pair(pair);

@@ -28,7 +28,7 @@ static struct nic_rx pass(struct pair *pair, const struct tx_desc *desc)
     cr_assert_eq(udp_datagram_ops.flush(&pair->queues[0]->base), 0);
     while (udp_datagram_ops.poll(&pair->queues[1]->base, &rx, 1) == 0) {
         cr_assert_lt(now_ns(), until, "nothing came");
-        udp_queue_ops.wait(&pair->queues[1]->base, -1, 10000000);
+        sleep_in(&pair->queues[1]->base, 10000000);
     }
     return rx;
 }
@@ -186,7 +186,7 @@ Test(udp_place, what_was_seen_may_not_come, .timeout = 30)
             cr_assert_eq(udp_datagram_ops.poll(&pair->queues[1]->base, &rx, 1), 0,
                          "it stands at the place of the other");
             if (drops_next)
-                udp_queue_ops.wait(&pair->queues[1]->base, -1, 10000000);
+                sleep_in(&pair->queues[1]->base, 10000000);
         }
         rx = pass(pair, &desc); /* it comes again */
         cr_assert_eq(rx.in_place, 1);

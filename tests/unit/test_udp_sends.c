@@ -74,7 +74,7 @@ static uint64_t receive_numbers(uint64_t want)
         if (count == 0 && want == 0)
             break;
         if (count == 0)
-            udp_queue_ops.wait(&pair->queues[1]->base, -1, 10000000);
+            sleep_in(&pair->queues[1]->base, 10000000);
         for (unsigned i = 0; i < count; i++) {
             for (uint32_t at = 0; at < rx[i].length; at += rx[i].stride) {
                 struct wire_packet packet;

@@ -512,28 +512,44 @@ static bool channel_tells(unsigned queue)
 Test(verbs_sleep, ends_with_what_comes, .init = set_up_paths, .fini = close_pair, .timeout = 30)
 {
     for (unsigned round = 0; round < 3; round++) {
-        verbs_queue_ops.wait(&queues[1]->base, -1, 0);
+        sleep_in(&queues[1]->base, 0);
         cr_assert_not(channel_tells(1));
         cr_assert(send_small(SMALL_BYTES, 0));
         deliver();
         cr_assert(channel_tells(1), "a datagram");
-        verbs_queue_ops.wait(&queues[1]->base, -1, UINT64_MAX);
+        sleep_in(&queues[1]->base, UINT64_MAX);
         cr_assert_eq(take_all(SMALL_BYTES), 1);
-        verbs_queue_ops.wait(&queues[1]->base, -1, 0);
+        sleep_in(&queues[1]->base, 0);
         cr_assert_not(channel_tells(1), "the event was not taken");
 
-        verbs_queue_ops.wait(&queues[0]->base, -1, 0);
+        sleep_in(&queues[0]->base, 0);
         cr_assert(send_write(0, 1, 0, 10, 7 + round));
         deliver();
         cr_assert(channel_tells(0), "finished work");
-        verbs_queue_ops.wait(&queues[0]->base, -1, UINT64_MAX);
+        sleep_in(&queues[0]->base, UINT64_MAX);
         cr_assert_eq(finished(), 7 + round);
-        verbs_queue_ops.wait(&queues[0]->base, -1, 0);
+        sleep_in(&queues[0]->base, 0);
         cr_assert_not(channel_tells(0), "the event was not taken");
         struct nic_rx rx;
         cr_assert_eq(verbs_datagram_ops.poll(&queues[1]->base, &rx, 1), 1);
         verbs_datagram_ops.release(&queues[1]->base, &rx);
     }
+}
+
+/* Whoever sleeps may have lost the queue to another thread, which takes what comes. */
+Test(verbs_sleep, touches_nothing_of_the_owners, .init = set_up_paths, .fini = close_pair, .timeout = 30)
+{
+    uint64_t timeout_ns = UINT64_MAX;
+    verbs_queue_ops.arm(&queues[1]->base, &timeout_ns);
+    cr_assert_eq(timeout_ns, UINT64_MAX);
+    cr_assert(send_small(SMALL_BYTES, 0));
+    deliver();
+    verbs_queue_ops.wait(&queues[1]->base, -1, UINT64_MAX);
+    cr_assert_not(channel_tells(1), "the event was not taken");
+    cr_assert_eq(queues[1]->ready_count, 0, "it received");
+    verbs_queue_ops.arm(&queues[1]->base, &timeout_ns);
+    cr_assert_eq(timeout_ns, 0, "something waits");
+    cr_assert_eq(take_all(SMALL_BYTES), 1);
 }
 
 /* The end of a drain may tell nobody: then nobody sleeps for long. */
@@ -544,7 +560,7 @@ Test(verbs_sleep, is_short_while_a_path_is_drained, .init = set_up_paths, .fini 
     verbs_data_qp_ops.drain(&queues[0]->base, &id);
     for (unsigned i = 0; i < 20 && shortest_ms >= 100; i++) { /* the host may be busy */
         uint64_t begin_ms = verbs_now_ms();
-        verbs_queue_ops.wait(&queues[0]->base, -1, UINT64_C(20000) * 1000000);
+        sleep_in(&queues[0]->base, UINT64_C(20000) * 1000000);
         if (verbs_now_ms() - begin_ms < shortest_ms)
             shortest_ms = verbs_now_ms() - begin_ms;
     }
@@ -664,11 +680,11 @@ Test(verbs_sleep, does_not_begin_when_something_is_there, .init = set_up_paths, 
     uint64_t begin_ms = verbs_now_ms();
     cr_assert(send_small(SMALL_BYTES, 0));
     deliver();
-    verbs_queue_ops.wait(&queues[1]->base, -1, UINT64_C(20000) * 1000000);
+    sleep_in(&queues[1]->base, UINT64_C(20000) * 1000000);
     cr_assert_eq(take_all(SMALL_BYTES), 1);
     cr_assert(send_write(0, 1, 0, 10, 7));
     deliver();
-    verbs_queue_ops.wait(&queues[0]->base, -1, UINT64_C(20000) * 1000000);
+    sleep_in(&queues[0]->base, UINT64_C(20000) * 1000000);
     cr_assert_eq(finished(), 7);
     cr_assert_lt(verbs_now_ms() - begin_ms, 10000);
 }

@@ -66,13 +66,13 @@ Test(verbs_device, that_is_removed_lets_threads_sleep, .init = set_up_pair, .fin
     fake.notify_errno = EIO;
     queues[0]->broken = true;
     uint64_t begin_ms = verbs_now_ms();
-    verbs_queue_ops.wait(&queues[0]->base, -1, 30 * 1000000);
+    sleep_in(&queues[0]->base, 30 * 1000000);
     cr_assert_geq(verbs_now_ms() - begin_ms, 29);
     cr_assert_eq(verbs_datagram_ops.poll(&queues[0]->base, &rx, 1), 0);
     cr_assert_eq(fake_qp_of(queues[0]->ud->qp_num)->qp.state, IBV_QPS_RTS, "and nobody sets the queue pair up again");
     verbs_queue_ops.wake(&queues[0]->base);
     begin_ms = verbs_now_ms();
-    verbs_queue_ops.wait(&queues[0]->base, -1, UINT64_MAX);
+    sleep_in(&queues[0]->base, UINT64_MAX);
     cr_assert_lt(verbs_now_ms() - begin_ms, 10000);
 }
 

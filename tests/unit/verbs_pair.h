@@ -9,6 +9,7 @@
 #define FAKE_REQUIRE(condition) FINI_ASSERT(condition) /* the device is closed after the test */
 
 #include "fake_verbs.h"
+#include "sleep_in.h"
 
 #include "base/log.h"
 #include "core/crc32c.h"

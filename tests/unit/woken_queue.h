@@ -41,6 +41,7 @@ static bool woken_follow(struct nic_queue *of, uint32_t *destination, uint32_t *
     return false;
 }
 
-static const struct nic_queue_ops woken_ops = {.close = woken_close, .wait = woken_wait, .wake = woken_wake};
+static const struct nic_queue_ops woken_ops = {
+    .close = woken_close, .arm = nic_arm_nothing, .wait = woken_wait, .wake = woken_wake};
 
 #endif

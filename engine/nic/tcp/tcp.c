@@ -417,6 +417,7 @@ const struct nic_queue_ops tcp_queue_ops = {
     .close = tcp_queue_close,
     .address = tcp_queue_address,
     .rx_bytes = tcp_rx_bytes,
+    .arm = nic_arm_nothing, /* tcp_watch() does */
     .wait = tcp_wait,
     .wake = tcp_wake,
 };

@@ -54,20 +54,26 @@ static void note_full(struct udp_queue *queue, uint16_t socket_index, int error)
     COUNT(queue->setup.counters, tx_blocked, 1);
     queue->full_socket = socket_index;
     queue->full_again = true;
+    atomic_store_explicit(&queue->room, false, memory_order_relaxed);
     queue->full_until_ns = writable ? clock_now_ns() + UDP_FULL_NAP_NS : 0;
 }
 
-int udp_full_fd(const struct udp_queue *queue)
+/* The socket to poll; -1: none. */
+static int full_fd(const struct udp_queue *queue)
 {
     return queue->full_socket == UDP_NONE_FULL || queue->full_until_ns != 0 ? -1 : queue->sockets[queue->full_socket];
 }
 
 bool udp_is_full(struct udp_queue *queue)
 {
-    struct pollfd room = {.fd = udp_full_fd(queue), .events = POLLOUT};
+    struct pollfd room = {.fd = full_fd(queue), .events = POLLOUT};
 
     if (queue->full_socket == UDP_NONE_FULL)
         return false;
+    if (atomic_load_explicit(&queue->room, memory_order_relaxed)) {
+        udp_full_over(queue);
+        return false;
+    }
     if (queue->full_until_ns != 0) {
         if (clock_now_ns() < queue->full_until_ns)
             return true;
@@ -84,19 +90,30 @@ void udp_full_over(struct udp_queue *queue)
 {
     queue->full_socket = UDP_NONE_FULL;
     queue->full_until_ns = 0;
+    atomic_store_explicit(&queue->room, false, memory_order_relaxed);
 }
 
-uint64_t udp_full_nap(struct udp_queue *queue, uint64_t timeout_ns)
+void udp_full_seen(struct udp_queue *queue)
 {
+    atomic_store_explicit(&queue->room, true, memory_order_relaxed);
+}
+
+void udp_arm(struct nic_queue *base, uint64_t *timeout_ns)
+{
+    struct udp_queue *queue = udp_queue_of(base);
     uint64_t at_ns, left_ns;
 
+    if (atomic_load_explicit(&queue->room, memory_order_relaxed))
+        udp_full_over(queue);
+    queue->room_fd = full_fd(queue);
     if (queue->full_until_ns == 0)
-        return timeout_ns;
+        return;
     at_ns = clock_now_ns();
     left_ns = queue->full_until_ns > at_ns ? queue->full_until_ns - at_ns : 0;
-    if (left_ns <= timeout_ns)
-        udp_full_over(queue); /* at the end of this sleep: it shortens no later one */
-    return left_ns < timeout_ns ? left_ns : timeout_ns;
+    if (left_ns > *timeout_ns)
+        return;
+    udp_full_over(queue); /* at the end of this sleep: it shortens no later one */
+    *timeout_ns = left_ns;
 }
 
 static void prepare_send(struct udp_queue *queue, struct udp_send *send, struct msghdr *header,
@@ -513,11 +530,9 @@ static void mmsg_wait(struct udp_queue *queue, int beside_fd, uint64_t timeout_n
 {
     struct pollfd fds[5] = {{.fd = queue->sockets[0], .events = POLLIN},
                             {.fd = queue->wake_fd, .events = POLLIN},
-                            {.fd = udp_full_fd(queue), .events = POLLOUT}, /* ppoll() skips negative ones */
+                            {.fd = queue->room_fd, .events = POLLOUT}, /* ppoll() skips negative ones */
                             {.fd = queue->ends.links.news_fd, .events = POLLIN},
                             {.fd = beside_fd, .events = POLLIN}};
-
-    timeout_ns = udp_full_nap(queue, timeout_ns);
     struct timespec limit = {.tv_sec = (time_t)(timeout_ns / NS_PER_S), .tv_nsec = (long)(timeout_ns % NS_PER_S)};
     uint64_t wakes;
 
@@ -525,7 +540,7 @@ static void mmsg_wait(struct udp_queue *queue, int beside_fd, uint64_t timeout_n
     if (ppoll(fds, 5, timeout_ns == UINT64_MAX ? NULL : &limit, NULL) <= 0)
         return;
     if (fds[2].revents != 0)
-        udp_full_over(queue);
+        udp_full_seen(queue);
     if (fds[3].revents != 0)
         link_watch_doubt(&queue->ends.links);
     if (fds[1].revents & POLLIN) {

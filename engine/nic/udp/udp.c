@@ -308,6 +308,7 @@ static int udp_queue_open(struct nic *nic, const struct nic_queue_setup *setup, 
     queue->setup = *setup;
     queue->peer_free = queue->mtu_pending = UDP_NO_PEER;
     queue->full_socket = UDP_NONE_FULL;
+    queue->room_fd = -1;
     queue->ends.links.news_fd = -1;
     queue->batch.last_lost = UINT32_MAX;
     queue->batch.buffer = aligned_alloc(64, UDP_BATCH_BYTES);
@@ -644,6 +645,7 @@ const struct nic_queue_ops udp_queue_ops = {
     .close = udp_queue_close,
     .address = udp_queue_address,
     .rx_bytes = udp_queue_rx_bytes,
+    .arm = udp_arm,
     .wait = udp_wait,
     .wake = udp_wake,
 };

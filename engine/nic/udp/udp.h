@@ -121,6 +121,8 @@ struct udp_queue {
     int32_t full_socket;    /* the socket that was full at the last try, or UDP_NONE_FULL */
     bool full_again;        /* no socket has taken anything since */
     uint64_t full_until_ns; /* CLOCK_MONOTONIC; 0: until it is writable */
+    int room_fd;            /* of the next sleep: the full socket to poll; -1: none */
+    _Atomic bool room;      /* a sleep has seen that it is writable; tells the owner, and guards nothing else */
     struct udp_ends ends;
     struct udp_batch batch;
 };
@@ -216,11 +218,11 @@ bool udp_transmit(struct udp_queue *queue);
 /* Asks the kernel whether a socket is still full: then nothing is sent. */
 bool udp_is_full(struct udp_queue *queue);
 /*
- * For a driver's wait(), which ends once when a full socket may have room: the socket to poll, or -1; how much of the
- * timeout to sleep where polling would return at once; the poll has ended.
+ * A sleep ends once when a full socket may have room. Before it: sets the socket to poll, or shortens the timeout where
+ * polling would return at once. In it: the socket is writable. The owner's: no socket is full.
  */
-int udp_full_fd(const struct udp_queue *queue);
-uint64_t udp_full_nap(struct udp_queue *queue, uint64_t timeout_ns);
+void udp_arm(struct nic_queue *base, uint64_t *timeout_ns);
+void udp_full_seen(struct udp_queue *queue);
 void udp_full_over(struct udp_queue *queue);
 
 /* Fills stride, ce from the control messages of a received buffer whose data and length are set,

@@ -267,7 +267,7 @@ static bool uring_complete(struct udp_queue *queue, const struct io_uring_cqe *c
     }
     if (cqe->user_data == TAG_ROOM) {
         io->room_armed = false;
-        udp_full_over(queue);
+        udp_full_seen(queue);
         return false;
     }
     if (cqe->user_data == TAG_NEWS) {
@@ -337,11 +337,10 @@ static void arm_room(struct udp_queue *queue)
 {
     struct uring_io *io = queue->io;
     struct io_uring_sqe *sqe;
-    int fd = udp_full_fd(queue);
 
-    if (fd < 0 || io->room_armed || !(sqe = io_uring_get_sqe(&io->ring)))
+    if (queue->room_fd < 0 || io->room_armed || !(sqe = io_uring_get_sqe(&io->ring)))
         return;
-    io_uring_prep_poll_add(sqe, fd, POLLOUT);
+    io_uring_prep_poll_add(sqe, queue->room_fd, POLLOUT);
     sqe->user_data = TAG_ROOM;
     io->room_armed = true;
 }
@@ -361,8 +360,6 @@ static void arm_readable(struct uring_io *io, int fd, enum uring_tag tag, bool *
 static void uring_wait(struct udp_queue *queue, int beside_fd, uint64_t timeout_ns)
 {
     struct uring_io *io = queue->io;
-
-    timeout_ns = udp_full_nap(queue, timeout_ns);
     struct __kernel_timespec limit = {.tv_sec = (long long)(timeout_ns / NS_PER_S),
                                       .tv_nsec = (long long)(timeout_ns % NS_PER_S)};
     struct io_uring_cqe *cqe = NULL;

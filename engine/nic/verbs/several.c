@@ -211,6 +211,12 @@ static uint64_t several_rx_bytes(const struct nic_queue *base)
     return least;
 }
 
+static void several_arm(struct nic_queue *base, uint64_t *timeout_ns)
+{
+    struct verbs_several *several = several_of(base);
+    verbs_arm_all(several->of, several->count, timeout_ns);
+}
+
 static void several_wait(struct nic_queue *base, int beside_fd, uint64_t timeout_ns)
 {
     (void)beside_fd;
@@ -226,6 +232,7 @@ static void several_wake(struct nic_queue *base)
 static const struct nic_queue_ops several_queue_ops = {.close = several_close,
                                                        .address = several_address,
                                                        .rx_bytes = several_rx_bytes,
+                                                       .arm = several_arm,
                                                        .wait = several_wait,
                                                        .wake = several_wake};
 

@@ -601,7 +601,9 @@ static bool next_mtu_change(struct verbs_queue *queue, uint32_t *destination, ui
 static bool verbs_follow(struct nic_queue *base, uint32_t *destination, uint32_t *datagram_bytes)
 {
     struct verbs_queue *queue = verbs_queue_of(base);
-    if (queue->until_look-- == 0)
+    uint32_t left = atomic_load_explicit(&queue->until_look, memory_order_relaxed);
+    atomic_store_explicit(&queue->until_look, left - 1, memory_order_relaxed);
+    if (left == 0)
         look_around(queue);
     return next_mtu_change(queue, destination, datagram_bytes);
 }
@@ -634,23 +636,28 @@ static bool arm_queue(struct verbs_queue *queue)
     return verbs_data_qps_arm(queue) || verbs_receive(queue) || queue->broken;
 }
 
+void verbs_arm_all(struct verbs_queue *const *queues, unsigned count, uint64_t *timeout_ns)
+{
+    for (unsigned i = 0; i < count; i++) {
+        bool waits = !verbs_is_gone(queues[i]->nic) && arm_queue(queues[i]);
+        uint64_t nap_ns = waits ? 0 : longest_nap(queues[i]);
+        *timeout_ns = *timeout_ns > nap_ns ? nap_ns : *timeout_ns;
+    }
+}
+
 void verbs_wait_all(struct verbs_queue *const *queues, unsigned count, uint64_t timeout_ns)
 {
     struct verbs_queue *first = queues[0];
     struct pollfd fds[1 + 2 * NIC_PLACERS_MAX] = {{.fd = first->wake_fd, .events = POLLIN}};
-    bool waiting = false;
     COUNT(first->setup.counters, wait_syscalls, 1);
     for (unsigned i = 0; i < count; i++) {
         struct verbs_queue *queue = queues[i];
         bool gone = verbs_is_gone(queue->nic); /* then there is nothing to wait for */
         fds[2 * i + 1] = (struct pollfd){.fd = gone ? -1 : queue->channel->fd, .events = POLLIN};
         fds[2 * i + 2] = (struct pollfd){.fd = gone ? -1 : queue->nic->context->async_fd, .events = POLLIN};
-        waiting |= !gone && arm_queue(queue);
-        uint64_t nap_ns = longest_nap(queue);
-        timeout_ns = timeout_ns > nap_ns ? nap_ns : timeout_ns;
     }
     struct timespec timeout = {(time_t)(timeout_ns / NS_PER_S), (long)(timeout_ns % NS_PER_S)};
-    if (waiting || ppoll(fds, 1 + 2 * count, timeout.tv_sec > WAIT_S_MAX ? NULL : &timeout, NULL) <= 0)
+    if (ppoll(fds, 1 + 2 * count, timeout.tv_sec > WAIT_S_MAX ? NULL : &timeout, NULL) <= 0)
         return;
     if (fds[0].revents & POLLIN) {
         uint64_t wakes; /* pairs with the write in verbs_wake() */
@@ -663,9 +670,15 @@ void verbs_wait_all(struct verbs_queue *const *queues, unsigned count, uint64_t 
             take_completion_events(queues[i]);
         if (fds[2 * i + 2].revents) {
             take_events(queues[i]->nic);
-            queues[i]->until_look = 0;
+            atomic_store_explicit(&queues[i]->until_look, 0, memory_order_relaxed);
         }
     }
+}
+
+static void verbs_arm(struct nic_queue *base, uint64_t *timeout_ns)
+{
+    struct verbs_queue *queue = verbs_queue_of(base);
+    verbs_arm_all(&queue, 1, timeout_ns);
 }
 
 static void verbs_wait(struct nic_queue *base, int beside_fd, uint64_t timeout_ns)
@@ -702,6 +715,7 @@ const struct nic_queue_ops verbs_queue_ops = {
     .close = verbs_queue_close,
     .address = verbs_queue_address,
     .rx_bytes = verbs_queue_rx_bytes,
+    .arm = verbs_arm,
     .wait = verbs_wait,
     .wake = verbs_wake,
 };

@@ -171,9 +171,9 @@ struct verbs_queue {
     struct verbs_peer *peers;
     uint32_t peer_count, peer_capacity;
     int32_t peer_free, peer_retired;
-    uint32_t port_events_seen; /* nic->port_events at the last look */
-    uint32_t mtu_peer;         /* next peer whose MTU may have changed; UINT32_MAX: none */
-    uint32_t until_look;       /* rounds until the next look at the clock, and then for events */
+    uint32_t port_events_seen;   /* nic->port_events at the last look */
+    uint32_t mtu_peer;           /* next peer whose MTU may have changed; UINT32_MAX: none */
+    _Atomic uint32_t until_look; /* rounds until the next look at the clock, and then for events; wait() sets it to 0 */
     uint64_t looked_ms;
 };
 
@@ -267,6 +267,7 @@ void verbs_reap_sends(struct verbs_queue *queue);
 /* verbs.c, for several.c */
 int verbs_queue_open(struct verbs_nic *nic, const struct nic_queue_setup *setup, struct verbs_queue **out);
 /* The queues of one engine thread sleep; wake() of any ends it. */
+void verbs_arm_all(struct verbs_queue *const *queues, unsigned count, uint64_t *timeout_ns);
 void verbs_wait_all(struct verbs_queue *const *queues, unsigned count, uint64_t timeout_ns);
 /* The address of a queue alone. */
 void verbs_address_of(const struct verbs_queue *queue, struct verbs_address *out);
