@@ -37,13 +37,24 @@ void rail_init_cc(struct rail *rail)
 
 /*
  * Whether what is known of the rail was learned long ago: before it was mended, or its queues drained. At most one
- * chunk in OLD_CHUNKS goes there to learn it anew, and no message waits for that more than a share of the time.
+ * chunk in OLD_CHUNKS goes there to learn it anew, and no message waits for that more than a share of the time. What
+ * the main rail carries besides says nothing of what it would do with a large message.
  */
 static bool is_estimate_old(const struct rail *rail)
 {
     const struct flow *flow = rail->flow;
-    return rail->flying_chunks == 0 && flow->sent.next_seq - rail->flown_seq >= OLD_CHUNKS &&
-           flow->core->now_ns - rail->flown_ns >= OLD_TRIPS * rail->rtt.srtt_ns;
+    return rail->flying_payload < rail->cc.chunk_bytes / 2 && flow->sent.next_seq - rail->bulk_seq >= OLD_CHUNKS &&
+           flow->core->now_ns - rail->bulk_ns >= OLD_TRIPS * rail->rtt.srtt_ns;
+}
+
+void rail_give_bulk(struct rail *rail, uint64_t now_ns)
+{
+    if (rail->flow->rail_count > 1 && is_estimate_old(rail)) {
+        rail->window_limited = true; /* by what was known, which has kept all others away */
+        rail->rtt.renews = true;
+    }
+    rail->bulk_seq = rail->flow->sent.next_seq;
+    rail->bulk_ns = now_ns;
 }
 
 uint64_t rail_cost(const struct rail *rail)

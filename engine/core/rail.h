@@ -76,7 +76,7 @@ struct rail {
     struct queue by_time;
     uint64_t flying_payload; /* against the congestion window */
     uint32_t flying_chunks;
-    uint64_t flown_seq, flown_ns;     /* the flow's next chunk, and the time, when the rail took its latest one */
+    uint64_t bulk_seq, bulk_ns;       /* the flow's next chunk, and the time, when the rail was last given bulk */
     uint32_t reorder_threshold;       /* of sent_lose_by_path() */
     uint32_t reorder_window_quarters; /* RACK's reordering window in quarters of min_rtt; grows */
     uint64_t too_soon_ns;             /* chunks sent after this cannot have been acked yet (now - min_rtt) */
@@ -211,6 +211,8 @@ struct chunk *rail_next(const struct chunk *chunk);
  * is in flight and how long it takes stand for their rate. 0: the estimate is old.
  */
 uint64_t rail_cost(const struct rail *rail);
+/* It is about to be given a new part of a large message. */
+void rail_give_bulk(struct rail *rail, uint64_t now_ns);
 /* The retransmission timeout after `backoff` doublings. */
 uint64_t rail_rto_ns(const struct rail *rail, unsigned backoff);
 /* How long an answer that is still to come takes at most, as far as is known. */

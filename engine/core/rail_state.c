@@ -235,7 +235,8 @@ static void come_back(struct rail *rail)
 {
     struct flow *flow = rail->flow;
     COUNT(flow->core->counters, rails_returned, 1);
-    rail_init_cc(rail); /* it may be another way */
+    rail_init_cc(rail);                 /* it may be another way, */
+    rail->bulk_seq = rail->bulk_ns = 0; /* whose round trip the next chunk tells */
     rail->last_ack_ns = flow->core->now_ns;
     rail->up_ns = flow->core->now_ns;
     rail->asked = false;

@@ -33,7 +33,7 @@ void rtt_sample(struct rtt *rtt, uint64_t rtt_ns, uint64_t hold_ns, uint64_t now
         hold_ns = SAMPLE_MAX_NS;
 
     rtt->latest_ns = rtt_ns;
-    if (rtt->srtt_ns == 0) {
+    if (rtt->srtt_ns == 0 || (rtt->renews && rtt_ns < rtt->srtt_ns)) {
         rtt->srtt_ns = rtt_ns;
         rtt->rttvar_ns = rtt_ns / 2;
     } else {
@@ -43,6 +43,8 @@ void rtt_sample(struct rtt *rtt, uint64_t rtt_ns, uint64_t hold_ns, uint64_t now
         if (rtt->srtt_ns == 0)
             rtt->srtt_ns = 1;
     }
+
+    rtt->renews = false;
 
     if (rtt_ns >= rtt->slow_ns)
         rtt->slow_ns = rtt_ns;

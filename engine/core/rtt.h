@@ -3,6 +3,7 @@
 #ifndef UCCL_RTT_H
 #define UCCL_RTT_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct rtt {
@@ -13,6 +14,7 @@ struct rtt {
     uint64_t min_at_ns;         /* when min_ns was seen */
     uint64_t slow_ns;           /* longest of the recent samples, over all paths */
     uint64_t peer_ack_delay_ns; /* longest of the peer's recent ack delays */
+    bool renews;                /* srtt is old: a shorter sample takes its place */
 };
 
 void rtt_init(struct rtt *rtt);

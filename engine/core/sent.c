@@ -82,8 +82,6 @@ static inline void enter_flight(struct sent *sent, struct rail *rail, struct chu
     sent->flying_charge += chunk->charged_bytes;
     rail->flying_payload += chunk->payload_bytes;
     rail->flying_chunks++;
-    rail->flown_seq = sent->next_seq;
-    rail->flown_ns = chunk->sent_ns;
 }
 
 void sent_fly(struct sent *sent, struct rail *rail, struct chunk *chunk, uint16_t path_index, uint64_t now_ns)

@@ -186,6 +186,7 @@ static bool send_placed(struct rail *rail, struct conn *conn, struct core_msg *m
     desc->remote_address = grant->address + msg->offset_bytes;
     desc->remote_key = grant->keys[rail->pair];
     desc->immediate = wire_immediate(grant->slot, desc->seq);
+    rail_give_bulk(rail, now_ns);
     tx_begin_writes(rail, &plan, now_ns);
     do {
         sent_write(&flow->sent, rail, &plan);
@@ -230,6 +231,7 @@ bool tx_send_bulk(struct rail *rail, struct conn *conn, struct tx_desc *desc, ui
         plan.rail = rail->index;
     }
     plan.bulk.offset = msg->offset_bytes;
+    rail_give_bulk(rail, now_ns);
     take_chunks(msg, 1, bytes);
     struct chunk *chunk = tx_new_chunk(flow, &plan, &seq);
     tx_launch(rail, chunk, seq, wire_full_mask(count), -1, desc, now_ns);

@@ -177,3 +177,48 @@ Test(channel_rails, a_rail_is_lost_with_its_last_connection, .init = open_rails)
     core_path_broken(duo_core[0], duo_flow[0], 1, 1, duo_now);
     cr_assert_eq(duo_count(&duo_counters[0].rails_lost), 1);
 }
+
+/* What rail 1 carries of a message stands still for so long, and arrives then. */
+static void stall(uint64_t ns)
+{
+    enum { CHUNKS = 20 };
+    static struct duo_datagram held[CHUNKS];
+    unsigned count = 0, kept = 0;
+    struct duo_request *recv = receive_ready(CHUNKS * CHUNK), *send = duo_send(0, CHUNKS * CHUNK);
+    duo_transmit(0);
+    for (unsigned i = 0; i < duo_queued[0]; i++) {
+        if (rail_of(&duo_queue[0][i]) == 1)
+            held[count++] = duo_queue[0][i];
+        else
+            duo_queue[0][kept++] = duo_queue[0][i];
+    }
+    duo_queued[0] = kept;
+    cr_assert_gt(count, 0);
+    duo_talk();
+    duo_run(ns);
+    for (unsigned i = 0; i < count; i++)
+        duo_queue[0][duo_queued[0]++] = held[i];
+    duo_talk();
+    duo_run(MS);
+    duo_assert_arrived(send, recv, CHUNKS * CHUNK);
+}
+
+/* A cut that is too short to break connections leaves a long round trip behind. One chunk shows that it is over. */
+Test(channel_rails, a_stall_is_forgotten, .init = open_rails)
+{
+    enum { CHUNKS = 4 };
+    stall(100 * MS);
+    unsigned bulk[RAILS], carried = 0;
+    for (unsigned i = 0; i < 300; i++) {
+        receive_ready(CHUNKS * CHUNK);
+        struct duo_request *send = duo_send(0, CHUNKS * CHUNK);
+        duo_transmit(0);
+        look(bulk);
+        carried += i >= 250 ? bulk[1] : 0;
+        duo_talk();
+        duo_run(12 * MS);
+        cr_assert(send->ended);
+    }
+    cr_assert_gt(carried, 50, "%u of 200 chunks, with a round trip of %lu us", carried,
+                 (unsigned long)(duo_flow[0]->rails[1].rtt.srtt_ns / 1000));
+}

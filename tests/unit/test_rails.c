@@ -1,92 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Flows with several rails: two NICs of an end, of which some do not get through. */
-#include "duo.h"
+#include "rails_duo.h"
 
 TestSuite(rails, .timeout = 60);
-
-enum { RAILS = 2, PATHS = 4 };
-
-static bool dead[2][RAILS];          /* by sender: the rail swallows everything */
-static size_t hole_bytes;            /* the first rail of end 0 swallows larger datagrams; 0: it has no hole */
-static unsigned sequenced[2][RAILS]; /* descriptors of chunks that left */
-static unsigned others[2][RAILS];
-
-static void open_with(uint32_t messages)
-{
-    duo_defaults();
-    duo_setup[0].msg_window = duo_setup[1].msg_window = messages;
-    duo_params.port_entropy = PATHS;
-    duo_set_rails(RAILS);
-    duo_open_as(false);
-    memset(dead, 0, sizeof dead);
-    hole_bytes = 0;
-    memset(sequenced, 0, sizeof sequenced);
-    memset(others, 0, sizeof others);
-}
-
-static void open_rails(void)
-{
-    open_with(16);
-}
-
-/* Drops what the rail does not get through of the datagrams that were queued last, from `first` on. */
-static void swallow(unsigned side, unsigned rail, unsigned first)
-{
-    struct duo_datagram *queue = duo_queue[side];
-    unsigned kept = first;
-    for (unsigned i = first; i < duo_queued[side]; i++) {
-        if (dead[side][rail] || (hole_bytes && side == 0 && rail == 0 && queue[i].length > hole_bytes))
-            free(queue[i].bytes);
-        else
-            queue[kept++] = queue[i];
-    }
-    duo_queued[side] = kept;
-}
-
-static void say(unsigned side)
-{
-    struct tx_desc desc;
-    while (core_tx(duo_core[side], &desc, duo_now)) {
-        const struct rail *rail = &duo_flow[side]->rails[desc.rail];
-        cr_assert_lt(desc.rail, RAILS);
-        cr_assert_eq(desc.destination, 2u * desc.rail + side);
-        cr_assert_eq(desc.path, PATHS * desc.rail + desc.port);
-        cr_assert_lt(desc.port, PATHS);
-        cr_assert(!desc.sequenced || probe_proven(&rail->probe), "a chunk for an address that has not answered");
-        (desc.sequenced ? sequenced : others)[side][desc.rail]++;
-        unsigned before = duo_queued[side];
-        duo_build(side, &desc); /* even if nobody gets it: the pieces are copied */
-        swallow(side, desc.rail, before);
-    }
-    duo_events(side);
-}
-
-static void talk(void)
-{
-    for (unsigned round = 0; round < 10000; round++) {
-        say(0);
-        say(1);
-        if (duo_queued[0] + duo_queued[1] == 0)
-            return;
-        duo_now += 10 * US;
-        duo_deliver(0);
-        duo_deliver(1);
-    }
-    cr_assert_fail("they never stop");
-}
-
-static void pass_message_within(uint64_t size, uint64_t ns)
-{
-    struct duo_request *recv = duo_recv(1, size), *send = duo_send(0, size);
-    duo_run_with(ns, talk);
-    duo_assert_ended(recv, UCCL_OK, size);
-    duo_assert_ended(send, UCCL_OK, size);
-}
-
-static void pass_message(uint64_t size)
-{
-    pass_message_within(size, 900 * MS);
-}
 
 Test(rails, each_address_is_proven, .init = open_rails)
 {
@@ -114,23 +30,6 @@ Test(rails, one_that_answers_is_enough, .init = open_rails)
         cr_assert_gt(duo_flow[side]->rails[1].rtt.srtt_ns, 0);
     }
     cr_assert_eq(duo_count(&duo_counters[0].peers_dead), 0);
-}
-
-/* Rails that both ends know to work, and the other ends' messages get over them. */
-static void prove(void)
-{
-    duo_run_with(10 * MS, talk);
-    pass_message(100 << 10);
-    cr_assert_eq(duo_flow[0]->proven, RAILS);
-    cr_assert_eq(duo_flow[1]->proven, RAILS);
-    memset(sequenced, 0, sizeof sequenced);
-    memset(others, 0, sizeof others);
-}
-
-static void open_proven(void)
-{
-    open_rails();
-    prove();
 }
 
 static const struct rail *rail_of(unsigned side, unsigned index)
@@ -394,49 +293,6 @@ Test(rails, a_device_goes_before_its_address_is_proven, .init = open_rails)
     cr_assert_eq(rail_of(0, 0)->state, RAIL_UP);
     pass_message(100 << 10);
     cr_assert_gt(sequenced[0][0], 0);
-}
-
-/* One of these at a time, for a millisecond each. */
-static void pass_messages(unsigned count, uint64_t size)
-{
-    for (unsigned i = 0; i < count; i++)
-        pass_message_within(size, 1 * MS);
-}
-
-/*
- * An outage, or a queue that is gone, has left the second rail with a small window and a long round trip, and the first
- * one alone takes what the application has outstanding. The second is tried, and is used again.
- */
-Test(rails, an_old_estimate_is_not_believed_for_ever, .init = open_proven)
-{
-    struct rail *second = &duo_flow[0]->rails[1];
-    for (unsigned i = 0; i < 50; i++)
-        rtt_sample(&second->rtt, 200 * US, 0, duo_now);
-    cc_set_window(&second->cc, 1);
-    second->flown_ns = duo_now;
-    pass_messages(20, 256 << 10);
-    cr_assert_eq(sequenced[0][1], 0, "the first one is far faster");
-    pass_messages(130, 256 << 10);
-    cr_assert(sequenced[0][1] > 0 && sequenced[0][1] <= 8, "it is tried %u times", sequenced[0][1]);
-    pass_messages(300, 256 << 10);
-    memset(sequenced, 0, sizeof sequenced);
-    for (unsigned i = 0; i < 10; i++) {
-        duo_flow[0]->rails[0].rtt.srtt_ns = 100 * US; /* it has queues now */
-        pass_messages(1, 768 << 10);
-    }
-    cr_assert_gt(sequenced[0][1], 10, "it gets what the first one would take longer for");
-}
-
-/* One that stays slow: few messages wait for it, however seldom they are. */
-Test(rails, a_slow_rail_is_tried_rarely, .init = open_proven)
-{
-    struct rail *second = &duo_flow[0]->rails[1];
-    for (unsigned i = 0; i < 500; i++) {
-        second->rtt.srtt_ns = 20 * MS;
-        cc_set_window(&second->cc, second->cc.chunk_bytes);
-        pass_messages(1, 256 << 10);
-    }
-    cr_assert(sequenced[0][1] >= 1 && sequenced[0][1] <= 2, "after 640 ms: %u times", sequenced[0][1]);
 }
 
 Test(rails, a_slow_rail_is_no_loss, .init = open_proven)
