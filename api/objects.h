@@ -183,7 +183,7 @@ void nics_leave(struct uccl_engine *engine, struct nic_mr nic[NIC_PLACERS_MAX]);
 int nics_join(struct uccl_engine *engine, void *address, size_t length, struct nic_mr nic[NIC_PLACERS_MAX]);
 
 /* request.c */
-/* Whether the bytes lie in a registration of this engine. */
+/* Whether the bytes, if there are any, lie in a registration of this engine, which is not closed. */
 bool mr_covers(const struct uccl_engine *engine, const struct uccl_mr *mr, const void *buffer, size_t length);
 /* Posts a flush of device memory that the NIC writes directly: reads a byte of `buffer`. UCCL_EAGAIN. */
 int request_post_flush(struct uccl_conn *conn, void *buffer, struct uccl_mr *mr, uccl_request **out);

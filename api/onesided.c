@@ -72,7 +72,7 @@ UCCL_API int uccl_export_mr(uccl_mr *mr, void *address, size_t length, unsigned 
     struct uccl_engine *engine = mr->engine;
     if (inherited(engine))
         return UCCL_EFORKED;
-    if (mr->closed || !mr_covers(engine, mr, address, length))
+    if (!mr_covers(engine, mr, address, length))
         return UCCL_EINVAL;
     CANCEL_LATER;
     bool host = mr->region->is.ops->cpu_readable;
@@ -342,7 +342,7 @@ static int post(struct uccl_conn *conn, struct op *op, uccl_request **out)
 static bool piece_fits(const struct uccl_conn *conn, const struct uccl_piece *piece)
 {
     return piece->remote && piece->remote->conn == conn && (piece->local || !piece->length) &&
-           (!piece->mr || (!piece->mr->closed && mr_covers(conn->engine, piece->mr, piece->local, piece->length)));
+           (!piece->mr || mr_covers(conn->engine, piece->mr, piece->local, piece->length));
 }
 
 static int check_pieces(const struct uccl_conn *conn, const struct uccl_piece *pieces, size_t count)

@@ -8,10 +8,12 @@
 
 bool mr_covers(const struct uccl_engine *engine, const struct uccl_mr *mr, const void *buffer, size_t length)
 {
+    uintptr_t from = (uintptr_t)buffer, begin = (uintptr_t)mr->address;
+    if (mr->engine != engine || mr->closed)
+        return false;
     if (length == 0) /* no byte, no bounds */
         return true;
-    uintptr_t from = (uintptr_t)buffer, begin = (uintptr_t)mr->address;
-    return mr->engine == engine && from >= begin && length <= mr->length && from - begin <= mr->length - length;
+    return from >= begin && length <= mr->length && from - begin <= mr->length - length;
 }
 
 /* Before the command: see `staged` in thread/state.h. */

@@ -111,6 +111,9 @@ BOTH(api_engine, closed_objects_are_not_closed_again)
     IS(uccl_dereg_mr(mr), UCCL_EINVAL);
     IS(uccl_mr_get_info(mr, &info), UCCL_EINVAL);
     IS(uccl_send_async(conn[0], memory, 1, mr, &request), UCCL_EINVAL);
+    IS(uccl_send_async(conn[0], NULL, 0, mr, &request), UCCL_EINVAL); /* nor is it used by no byte */
+    IS(uccl_recv_async(conn[0], NULL, 0, mr, &request), UCCL_EINVAL);
+    IS(uccl_flush(conn[0], NULL, 0, mr, &request), UCCL_EINVAL);
     IS(uccl_listener_close(listener), UCCL_EINVAL);
     IS(uccl_accept(listener, -1, &none), UCCL_EINVAL);
     IS(uccl_listener_port(listener), 0);

@@ -40,6 +40,7 @@ BOTH(api_messages, no_bytes_with_a_registration_elsewhere)
         cr_assert_null(flush);
         /* nor is one in a registration of another engine */
         IS(uccl_send_async(pair.conn[0], there, 1, to, &send), UCCL_EINVAL);
+        IS(uccl_send_async(pair.conn[0], there, 0, to, &send), UCCL_EINVAL);
         IS(uccl_recv_async(pair.conn[1], here, 1, from, &receive), UCCL_EINVAL);
         IS(uccl_recv_with_async(pair.conn[1], here, 1, from, 0, &receive), UCCL_EINVAL);
         IS(uccl_flush(pair.conn[1], here, 1, from, &flush), UCCL_EINVAL);
