@@ -15,7 +15,7 @@ kind_is_dropped() {
     local -x UCCL_BACKEND=auto # also where all else goes over TCP
     local kind=$1 who=$2 nic from0 from1 ns result=0
     network "$R" "$R" || return 1
-    UCCL_LOG_LEVEL=info stream 60 1048576 4 || return 1
+    UCCL_LOG_LEVEL=info stream 200 1048576 4 || return 1
     until_true 20 grep -q 'connects TCP for large messages' "$WORK/sender.log" || return 1
     sleep 0.3
     shift 2
@@ -30,7 +30,7 @@ kind_is_dropped() {
             { echo "nothing is said of nic$nic" && result=1; }
     done
     from0=$(($(sent 0) + 5000000)) from1=$(($(sent 1) + 5000000))
-    until_true 5 carries 0 "$from0" && until_true 5 carries 1 "$from1" || { echo "a NIC carries nothing" && result=1; }
+    until_true 20 carries 0 "$from0" && until_true 20 carries 1 "$from1" || { echo "a NIC carries nothing" && result=1; }
     mend "$kind"
     kill -TERM "$SENDER_PID" 2>/dev/null || { echo "the stream ended early" && result=1; }
     stream_ends 60 && return "$result"
@@ -55,7 +55,7 @@ both_have_connections() {
     local -x UCCL_BACKEND=auto
     local nic result=0
     network "$R" "$R" || return 1
-    UCCL_LOG_LEVEL=info stream 60 1048576 4 || return 1
+    UCCL_LOG_LEVEL=info stream 200 1048576 4 || return 1
     until_true 20 grep -q 'connects TCP for large messages' "$WORK/sender.log" || return 1
     sleep 0.3
     for nic in 0 1; do

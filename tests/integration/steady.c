@@ -9,11 +9,14 @@
  *
  * Buffers are registered, so a NIC that places payload does. Each message has its number in every word. The sender
  * prints "messages N longest N ms lost N back N moved N down NAMES": the longest time that a message took while others
- * went before and behind it, and what the engine says about its NICs. Exit status 0 when all messages came right at
- * both ends.
+ * went before and behind it, and what the engine says about its NICs. Each end prints "held N ms": the longest time for
+ * which the machine did not run the process, which a message may take in addition. Exit status 0 when all messages came
+ * right at both ends.
  */
 #include <inttypes.h>
+#include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -22,7 +25,7 @@
 #include <time.h>
 #include <uccl/engine.h>
 
-enum { OUTSTANDING_MAX = 16, LIMIT_MS = 30000 };
+enum { OUTSTANDING_MAX = 16, LIMIT_MS = 30000, NAP_MS = 10 };
 
 /* The wishes of the connecting end, which the other gets as private data. */
 struct task {
@@ -44,6 +47,29 @@ static uint64_t now_ms(void)
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+static _Atomic uint64_t held_ms;
+
+/* A thread that only naps, and sees when it wakes too late. */
+static void *watch_machine(void *unused)
+{
+    for (;;) {
+        uint64_t since_ms = now_ms();
+        nanosleep(&(struct timespec){0, NAP_MS * 1000000}, NULL);
+        uint64_t over_ms = now_ms() - since_ms - NAP_MS;
+        if (over_ms > held_ms)
+            held_ms = over_ms;
+    }
+    return unused;
+}
+
+static void end(uccl_engine *engine, uccl_conn *conn, uint64_t *buffers)
+{
+    must("close", uccl_conn_close(conn));
+    must("close", uccl_close(engine));
+    free(buffers);
+    printf("held %" PRIu64 " ms\n", held_ms);
 }
 
 /* All buffers lie behind each other, and are one registration. */
@@ -95,9 +121,7 @@ static int receive(uccl_engine *engine, uccl_conn *conn, const struct task *task
         if (error != UCCL_ECLOSED) /* the sender has closed: what it sent is here */
             must("receive", error);
     }
-    must("close", uccl_conn_close(conn));
-    must("close", uccl_close(engine));
-    free(all);
+    end(engine, conn, all);
     printf("messages %" PRIu64 "\n", number);
     return 0;
 }
@@ -156,9 +180,7 @@ static int send_steadily(uccl_engine *engine, uccl_conn *conn, const struct task
     report(engine, number, longest_ms);
     must("send", uccl_send_async(conn, NULL, 0, NULL, &request[0]));
     must("the last send", uccl_wait(request[0], LIMIT_MS, NULL));
-    must("close", uccl_conn_close(conn));
-    must("close", uccl_close(engine));
-    free(all);
+    end(engine, conn, all);
     return 0;
 }
 
@@ -193,6 +215,9 @@ static int call(uccl_engine *engine, bool fetches, char **arguments)
 int main(int count, char **arguments)
 {
     uccl_engine *engine;
+    pthread_t watcher;
+    if (pthread_create(&watcher, NULL, watch_machine, NULL) || pthread_detach(watcher))
+        must("a thread", UCCL_ENOMEM);
     must("open", uccl_open(NULL, &engine));
     if (count == 3 && strcmp(arguments[1], "receive") == 0)
         return serve(engine, (uint16_t)atoi(arguments[2]));

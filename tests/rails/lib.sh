@@ -210,9 +210,9 @@ cut_limits
 
 # cuts N: each is followed by traffic over the NIC soon after its return
 cuts() {
-    local i kind nic side from late=0
+    local i kind nic side from mended_ms took_ms back_ms=0 late=0
     "$NETWORK" "$R" "$R" || return 1
-    stream $(($1 * 10 + 10)) 262144 4 || return 1
+    stream $(($1 * 30 + 10)) 262144 4 || return 1
     for ((i = 0; i < $1; i++)); do
         draw 0.1 0.25 0.4 0.6 0.85
         sleep "$DRAWN"
@@ -228,18 +228,38 @@ cuts() {
         sleep "$DRAWN"
         from=$(($(sent "$nic") + 2000000))
         mend "$kind" "$nic" "$side"
-        until_true "$RETURN_S" carries "$nic" "$from" ||
-            { echo "nic$nic does not carry again within $RETURN_S s" && late=1; }
+        mended_ms=$(now_ms)
+        until_true 20 carries "$nic" "$from" || { echo "nic$nic does not carry again" && late=1; }
+        took_ms=$(($(now_ms) - mended_ms))
+        back_ms=$((took_ms > back_ms ? took_ms : back_ms))
     done
     kill -TERM "$SENDER_PID" 2>/dev/null || { echo "the stream ended early" && late=1; }
     stream_ends 120 || return 1
     cat "$WORK/sender.log"
     read -r _ MESSAGES _ LONGEST_MS _ _ LOST _ BACK _ MOVED _ <<<"$(grep '^messages' "$WORK/sender.log")"
-    [ "$late" = 0 ]
+    echo "each carried again within $back_ms ms, of which the machine may have taken $(held_ms)"
+    [ "$late" = 0 ] && [ "$back_ms" -le $((RETURN_S * 1000 + $(held_ms))) ]
 }
 
-# a sanitizer takes time of its own
-longest_is_short() { [ "$LONGEST_MS" -le $((SHORT ? 5000 : LONGEST_MS_MAX)) ]; }
+# cuts_that_move N: cuts until one has hit chunks, and was noticed before it was over, as nearly all are
+cuts_that_move() {
+    local round
+    for round in 1 2 3; do
+        cuts "$1" || return 1
+        ! chunks_were_moved || break
+        echo "round $round: nothing was lost and moved"
+    done
+}
+
+# held_ms: for so long the machine did not run an end, at most
+held_ms() { cat "$WORK/sender.log" "$WORK/receiver.log" | awk '/^held/ { sum += $2 } END { print sum + 0 }'; }
+
+# A sanitizer takes time of its own, and so does a machine that does not run one of the ends
+longest_is_short() {
+    echo "$LONGEST_MS ms, of which the machine may have taken $(held_ms)"
+    [ "$LONGEST_MS" -le $(((SHORT ? 5000 : LONGEST_MS_MAX) + $(held_ms))) ]
+}
+
 # over TCP the other end's link may be down for less time than our kernel takes to tell: its connections have ended, and
 # nothing is lost that this end would know of
 chunks_were_moved() {
@@ -249,7 +269,7 @@ nic_is_named() { grep -qE 'nic[01]' "$WORK/sender.log"; }
 
 # check_cuts N: four checks; KINDS and the limits are set
 check_cuts() {
-    check "a NIC is cut $1 times: nothing is lost, and it carries again within $RETURN_S s" cuts "$1"
+    check "a NIC is cut $1 times: nothing is lost, and it carries again within $RETURN_S s" cuts_that_move "$1"
     check "no message takes longer than $LONGEST_MS_MAX ms" longest_is_short
     check "chunks were moved, NICs were lost and came back" chunks_were_moved
     check "the log names the NIC" nic_is_named
