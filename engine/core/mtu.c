@@ -231,6 +231,18 @@ void mtu_forgive(struct rail *rail)
 }
 
 /*
+ * Several rails may give one of them a chunk after a long time, in which it was cut and mended. So a small datagram
+ * must pass from here on.
+ */
+void mtu_gives_large(struct rail *rail)
+{
+    if (rail->mtu.rounds == 0 || rail->flying_payload > 0)
+        return;
+    await_small(rail);
+    rail->probe.due |= PROBE_ASK;
+}
+
+/*
  * Counts a round of losses: a large datagram that was sent after the last round was counted is lost too. A small probe
  * asks the peer, to show whether small datagrams pass. It does not at the first loss that acks show: others arrived
  * then.

@@ -75,6 +75,8 @@ uint32_t mtu_probe(struct rail *rail, uint8_t **buffer, uint64_t now_ns);
 void mtu_undo(struct rail *rail);
 /* An echo has come. */
 void mtu_on_echo(struct rail *rail, uint64_t nonce, uint64_t now_ns);
+/* A chunk of a large message is about to leave as datagrams. */
+void mtu_gives_large(struct rail *rail);
 /* An ack has come while rail->watches. */
 void mtu_on_ack(struct rail *rail, const struct sent_acked *acked);
 /* Chunks have been declared lost; `by_time`: nothing comes back at all. True: a black hole swallows large datagrams. */

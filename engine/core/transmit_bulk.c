@@ -232,6 +232,7 @@ bool tx_send_bulk(struct rail *rail, struct conn *conn, struct tx_desc *desc, ui
     }
     plan.bulk.offset = msg->offset_bytes;
     rail_give_bulk(rail, now_ns);
+    mtu_gives_large(rail);
     take_chunks(msg, 1, bytes);
     struct chunk *chunk = tx_new_chunk(flow, &plan, &seq);
     tx_launch(rail, chunk, seq, wire_full_mask(count), -1, desc, now_ns);

@@ -7,8 +7,9 @@
 
 enum { RAILS = 2, PATHS = 4 };
 
-static bool dead[2][RAILS];          /* by sender: the rail swallows everything */
-static size_t hole_bytes;            /* the first rail of end 0 swallows larger datagrams; 0: it has no hole */
+static bool dead[2][RAILS]; /* by sender: the rail swallows everything */
+static size_t hole_bytes;   /* a rail of end 0 swallows larger datagrams; 0: none has a hole */
+static unsigned hole_rail;
 static unsigned sequenced[2][RAILS]; /* descriptors of chunks that left */
 static unsigned others[2][RAILS];
 static unsigned bulk[RAILS]; /* of those of side 0: new parts of large messages */
@@ -21,7 +22,7 @@ static inline void open_with(uint32_t messages)
     duo_set_rails(RAILS);
     duo_open_as(false);
     memset(dead, 0, sizeof dead);
-    hole_bytes = 0;
+    hole_bytes = hole_rail = 0;
     memset(sequenced, 0, sizeof sequenced);
     memset(others, 0, sizeof others);
 }
@@ -37,7 +38,7 @@ static inline void swallow(unsigned side, unsigned rail, unsigned first)
     struct duo_datagram *queue = duo_queue[side];
     unsigned kept = first;
     for (unsigned i = first; i < duo_queued[side]; i++) {
-        if (dead[side][rail] || (hole_bytes && side == 0 && rail == 0 && queue[i].length > hole_bytes))
+        if (dead[side][rail] || (hole_bytes && side == 0 && rail == hole_rail && queue[i].length > hole_bytes))
             free(queue[i].bytes);
         else
             queue[kept++] = queue[i];
