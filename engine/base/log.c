@@ -21,6 +21,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -156,13 +157,30 @@ static void make_one_line(char *text)
             *c = ' ';
 }
 
+/*
+ * Writes without the signal that a pipe without a reader raises: it would end the process for a line of ours. A signal
+ * that was pending before stays so.
+ */
+static void write_unsignalled(const char *line, size_t length)
+{
+    static const struct timespec at_once = {0, 0};
+    sigset_t broken_pipe, before, pending;
+    sigemptyset(&broken_pipe);
+    sigaddset(&broken_pipe, SIGPIPE);
+    pthread_sigmask(SIG_BLOCK, &broken_pipe, &before);
+    sigpending(&pending);
+    bool raised = write(STDERR_FILENO, line, length) < 0 && errno == EPIPE && !sigismember(&pending, SIGPIPE);
+    while (raised && sigtimedwait(&broken_pipe, NULL, &at_once) < 0 && errno == EINTR)
+        ;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
 /* One write(), so that lines of several threads do not mix. Its failure can be reported nowhere. */
 static void write_stderr(enum uccl_log_level level, const char *text)
 {
     char line[LOG_TEXT_MAX + 32];
     int length = snprintf(line, sizeof line, "uccl: %s: %s\n", level_name(level), text);
-    ssize_t written = write(STDERR_FILENO, line, (size_t)length);
-    (void)written;
+    write_unsignalled(line, (size_t)length);
 }
 
 static void log_tell(enum uccl_log_level level, const char *text)

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -128,6 +129,30 @@ Test(log, stderr_line_names_the_level)
     cr_assert_str_eq(line, "uccl: info: text 1\n");
     capture(UCCL_LOG_DEBUG, line, sizeof line);
     cr_assert_str_eq(line, "uccl: debug: text 1\n");
+}
+
+/* Nobody reads stderr: a line is lost, and not the process. One who has blocked the signal finds his own alone. */
+Test(log, a_broken_stderr_raises_no_signal)
+{
+    int pipes[2], keep = dup(STDERR_FILENO);
+    sigset_t set, pending;
+    cr_assert_eq(pipe(pipes), 0);
+    cr_assert_eq(dup2(pipes[1], STDERR_FILENO), STDERR_FILENO);
+    close(pipes[0]);
+    signal(SIGPIPE, SIG_DFL);
+    LOG_ERR("nobody reads it");
+    sigemptyset(&set);
+    sigaddset(&set, SIGPIPE);
+    pthread_sigmask(SIG_BLOCK, &set, NULL);
+    LOG_ERR("nor this");
+    sigpending(&pending);
+    cr_assert_not(sigismember(&pending, SIGPIPE));
+    raise(SIGPIPE);
+    LOG_ERR("nor this");
+    sigpending(&pending);
+    cr_assert(sigismember(&pending, SIGPIPE), "that was not ours");
+    dup2(keep, STDERR_FILENO);
+    close(keep);
 }
 
 Test(log, null_callback_goes_back_to_stderr)
