@@ -54,12 +54,15 @@ void thread_tell_waiters(struct engine_thread *thread)
     }
     if (atomic_exchange(thread->event_armed, 0)) { /* the same with uccl_event_arm() */
         RACE_POINT();
+        CANCEL_LATER; /* a post that fails may come here (request_post()) */
         uint64_t one = 1;
         ssize_t written = write(thread->event_fd, &one, sizeof one);
         (void)written; /* a full counter is readable as well */
     }
     /* Another engine thread may have ended a request whose waiter sleeps in this NIC as the borrower. The state was
      * stored sequentially consistent (stripe.c); pairs with sleep_in_nic(). */
-    if (atomic_load(&thread->owner) == BORROWER_SLEEPS)
+    if (atomic_load(&thread->owner) == BORROWER_SLEEPS) {
+        CANCEL_LATER;
         thread->queue->ops->wake(thread->queue);
+    }
 }

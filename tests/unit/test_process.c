@@ -6,6 +6,7 @@
 #include "every_call.h"
 
 #include "../../api/objects.h"
+#include "thread/post.h"
 
 #include <ctype.h>
 #include <pthread.h>
@@ -193,6 +194,32 @@ BOTH(process, to_collect_a_close_is_no_place_to_be_cancelled)
 {
     close_cancelled(lend, false);
     close_cancelled(lend, true);
+}
+
+/* A post with staged memory that finds the ring full lets its connection go, which tells whoever waits. */
+static void *tell_cancelled(void *thread)
+{
+    int state;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
+    pthread_cancel(pthread_self());
+    pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &state);
+    thread_tell_waiters(thread);
+    survived = true;
+    pthread_testcancel();
+    return NULL;
+}
+
+BOTH(process, to_tell_waiters_is_no_place_to_be_cancelled)
+{
+    struct pair pair;
+    pthread_t thread;
+    pair_open(&pair, lend);
+    struct engine_thread *own = pair.engine[0]->threads;
+    atomic_exchange(&pair.engine[0]->event_armed, 1);
+    cr_assert_eq(pthread_create(&thread, NULL, tell_cancelled, own), 0);
+    pthread_join(thread, NULL);
+    cr_assert(survived);
+    pair_close(&pair);
 }
 
 static void *wait_for(void *request)
