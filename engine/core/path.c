@@ -23,6 +23,7 @@ enum {
     RECYCLE_QUARTERS = 5, /* a sample above so many quarters of it does not recycle its path */
     CLOSING_ROW = 8,      /* losses in a row, and acks of others meanwhile, that close a path which has worked */
     PATH_DELAY_SHARE = 8, /* smoothing of a path's delay */
+    DELAY_FADING = 64,    /* share of a delay above the set's that each choice of another path takes off */
     SET_DELAY_SHARE = 32, /* and of the set's */
 };
 
@@ -123,6 +124,15 @@ static uint64_t path_cost(const struct path_set *set, uint16_t path_number)
     return (delay_ns + 1) * ((uint64_t)path->in_flight + 1) * (path->penalty + 1u);
 }
 
+/* Nothing comes back from a path that is never taken: what is held against it wears off. */
+static void forgive_some(const struct path_set *set, struct path *path)
+{
+    if (path->penalty > 0)
+        path->penalty--;
+    if (path->delay_ns > set->delay_ns)
+        path->delay_ns -= (path->delay_ns - set->delay_ns + DELAY_FADING - 1) / DELAY_FADING;
+}
+
 static uint16_t choose_of_two(struct path_set *set, int avoid)
 {
     bool skips = avoid >= 0 && avoid < set->count && set->count > 1;
@@ -142,9 +152,7 @@ static uint16_t choose_of_two(struct path_set *set, int avoid)
     if (is_shut(set, second) || second == first)
         return first;
     uint16_t better = path_cost(set, second) < path_cost(set, first) ? second : first;
-    struct path *other = &set->paths[better == first ? second : first];
-    if (other->penalty > 0)
-        other->penalty--;
+    forgive_some(set, &set->paths[better == first ? second : first]);
     return better;
 }
 

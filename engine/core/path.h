@@ -4,8 +4,8 @@
  *   recycle  uses paths again whose acks came back uncongested, in about the usual time, first in first out (REPS,
  *            Bonato et al. 2024). If there is none, and now and then to explore: the next path without a penalty, in
  *            round robin. Marks, delay and losses penalise a path; being passed over and good feedback wear it off
- *   pow2     the better of two random paths by smoothed delay, chunks in flight and penalty; being the worse wears the
- *            penalty off (Mitzenmacher 2001)
+ *   pow2     the better of two random paths by smoothed delay, chunks in flight and penalty; being the worse wears
+ *            penalty and delay off (Mitzenmacher 2001)
  *   rr       round robin, whatever the feedback
  * All policies close a path over which nothing is acked while others work: a firewall that knows other ports, or a
  * broken link, swallows all that it carries. An ack, or the echo of a probe (reach.h), opens it again.

@@ -284,6 +284,20 @@ Test(path, pow2_takes_the_less_loaded)
     cr_assert_eq(chosen[0], 100, "the shorter delay");
 }
 
+/* One path stood in a long queue, or its packets waited for a link to come back: it is taken again. */
+Test(path, pow2_forgets_a_delay)
+{
+    for (unsigned window = 1; window <= 32; window *= 32) {
+        setup(PATH_POW2, 4);
+        run(400, window, all_good);
+        for (unsigned i = 0; i < 40; i++)
+            path_report(&set, 3, PATH_CONGESTED, 100000000);
+        run(8000, window, all_good);
+        run(4000, window, all_good);
+        cr_assert_gt(chosen[3], 200, "%u under way: %u of 4000", window, chosen[3]);
+    }
+}
+
 Test(path, pow2_is_uniform_without_information)
 {
     setup(PATH_POW2, 5);
