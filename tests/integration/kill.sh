@@ -165,20 +165,23 @@ done
 check "close with data under way to a killed peer" closing KILL
 check "close with data under way to a frozen peer" closing STOP
 
-# closers HOW LIMIT_MS ENGINES LEND: 16 connections to a killed peer end in time, and the engine at once afterwards
+# closers HOW LIMIT_MS ENGINES LEND: 16 connections to a killed peer end in time, and the engine at once afterwards. The
+# linger time is so long that a busy machine's own time is not taken for another one
+CLOSERS_LINGER_MS=4000
 closers() {
     local log=$WORK/closers.log times
-    UCCL_DEAD_PEER_MS=20000 UCCL_NUM_ENGINES=$3 UCCL_LEND=$4 timeout 60 "$BUILD/tests/closers" "$1" 16 >"$log" 2>&1 || return 1
+    UCCL_LINGER_MS=$CLOSERS_LINGER_MS UCCL_DEAD_PEER_MS=40000 UCCL_NUM_ENGINES=$3 UCCL_LEND=$4 \
+        timeout 100 "$BUILD/tests/closers" "$1" 16 >"$log" 2>&1 || return 1
     mapfile -t times < <(grep -oE 'took [0-9]+' "$log" | grep -oE '[0-9]+')
     [ "${times[0]}" -le "$2" ] || { echo "longer than $2 ms" && return 1; }
-    [ "${times[1]}" -le 1000 ] || { echo "the engine's close took longer than a second" && return 1; }
+    [ "${times[1]}" -lt $CLOSERS_LINGER_MS ] || { echo "the engine's close took a linger time" && return 1; }
 }
 # the linger time of one, the moment that goodbyes get once sends are given up, and a margin
 for how in "1 yes" "4 no"; do
     read -r engines lend <<<"$how"
-    check "16 closes to a killed peer, one after another, $engines threads" closers close 2500 "$engines" "$lend"
-    check "16 closes to a killed peer at once, $engines threads" closers async 2500 "$engines" "$lend"
-    check "16 aborts to a killed peer, $engines threads" closers abort 900 "$engines" "$lend"
+    check "16 closes to a killed peer, one after another, $engines threads" closers close $((2 * CLOSERS_LINGER_MS)) "$engines" "$lend"
+    check "16 closes to a killed peer at once, $engines threads" closers async $((2 * CLOSERS_LINGER_MS)) "$engines" "$lend"
+    check "16 aborts to a killed peer, $engines threads" closers abort $((CLOSERS_LINGER_MS - 1)) "$engines" "$lend"
 done
 
 # a restarted server is not confused with the one before it
