@@ -9,6 +9,7 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -23,11 +24,24 @@ void boot_io_init(struct boot_io *io, int fd)
     io->rx_have = 0;
 }
 
+/*
+ * A child of fork() that lives on may have a copy of the descriptor: close() alone would keep the peer waiting. Where
+ * bytes are unread, close() resets the connection, which the peer takes for a refusal, and so does this.
+ */
+static void end_connection(int fd)
+{
+    static const struct sockaddr none = {.sa_family = AF_UNSPEC};
+    int unread;
+    if (ioctl(fd, FIONREAD, &unread) == 0 && unread > 0)
+        (void)connect(fd, &none, sizeof none);
+    else
+        shutdown(fd, SHUT_RDWR);
+}
+
 void boot_io_free(struct boot_io *io)
 {
-    /* a child of fork() that lives on may have a copy of the descriptor, which would keep the peer waiting */
     if (!process_forked(io->process))
-        shutdown(io->fd, SHUT_RDWR);
+        end_connection(io->fd);
     close(io->fd);
     boot_io_drop(io);
     if (io->tx != io->tx_small)
