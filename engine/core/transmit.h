@@ -41,7 +41,7 @@ static inline bool tx_window_takes(struct rail *rail, uint64_t payload, uint64_t
     if (!credit_takes(flow, payload))
         return false;
     /* some control is always in flight over the main one of several rails: bulk would go other ways for ever */
-    bool idle = rail->flying_payload == 0 && flow->rail_count > 1 && !rail->reliable;
+    bool idle = rail->flying_payload == 0 && flow->rail_count > 1 && !rail->reliable && payload <= rail->cc.chunk_bytes;
     if (rail->flying_chunks == 0 || idle)
         return flow->rail_count == 1 || tx_peer_takes(flow, charge, reserve);
     if (rail->flying_payload + payload <= rail->cc.cwnd_bytes + reserve &&
