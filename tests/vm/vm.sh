@@ -7,7 +7,7 @@
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 build=${TEST_BUILD_DIR:-$(cd "$here/../.." && pwd)/build}
-export VM_WORK=$build/vm VM_JOB=$build/vm/job VM_TIMEOUT=${VM_TIMEOUT:-1500}
+export VM_WORK=$build/vm VM_JOB=$build/vm/job VM_TIMEOUT=${VM_TIMEOUT:-2400}
 export TEST_BUILD_DIR=$build
 export VM_PASS="TEST_BUILD_DIR VM_ONLY TEST_SHORT ${VM_PASS:-}" VM_ONLY=${VM_ONLY:-*} TEST_SHORT=${TEST_SHORT:-0}
 
