@@ -2,7 +2,11 @@
 /* What backends share. */
 #include "nic/nic.h"
 
+#include "core/units.h"
+
+#include <errno.h>
 #include <stdio.h>
+#include <time.h>
 #include <unistd.h>
 
 void nic_arm_nothing(struct nic_queue *queue, uint64_t *timeout_ns)
@@ -15,6 +19,18 @@ void nic_wake_eventfd(int fd)
     uint64_t one = 1;
     ssize_t written = write(fd, &one, sizeof one);
     (void)written; /* fails only when 2^64 - 2 wakes are pending */
+}
+
+int nic_sleep(struct pollfd *fds, unsigned count, uint64_t timeout_ns)
+{
+    enum { BLIND_NAP_NS = NS_PER_MS };
+    struct timespec limit = {.tv_sec = (time_t)(timeout_ns / NS_PER_S), .tv_nsec = (long)(timeout_ns % NS_PER_S)};
+    int ready = ppoll(fds, count, timeout_ns == UINT64_MAX ? NULL : &limit, NULL);
+    if (ready >= 0 || errno != EINVAL)
+        return ready;
+    limit = (struct timespec){.tv_nsec = timeout_ns < BLIND_NAP_NS ? (long)timeout_ns : BLIND_NAP_NS};
+    nanosleep(&limit, NULL);
+    return 0;
 }
 
 int nic_failure(const struct nic_queue *queue)

@@ -28,6 +28,7 @@
 #include "uccl/engine.h"
 
 #include <netinet/in.h>
+#include <poll.h>
 #include <stdatomic.h>
 #include <sys/socket.h>
 
@@ -463,6 +464,11 @@ void nic_arm_nothing(struct nic_queue *queue, uint64_t *timeout_ns);
 
 /* Wakes a queue whose wait() reads this eventfd. Counts nothing: counters are the owner's. */
 void nic_wake_eventfd(int fd);
+/*
+ * For wait(): ppoll(). Where RLIMIT_NOFILE has become less than `count` since the engine was opened, which ppoll() does
+ * not take, it sleeps for a millisecond at most and says that nothing is ready: the owner looks by itself.
+ */
+int nic_sleep(struct pollfd *fds, unsigned count, uint64_t timeout_ns);
 
 extern const struct nic_device_ops udp_device_ops, tcp_device_ops;
 #ifdef HAVE_VERBS

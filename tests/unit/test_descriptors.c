@@ -310,3 +310,41 @@ Test(descriptors, configuration_file, .timeout = TIMEOUT_S)
     unlink(path);
     rmdir(directory);
 }
+
+static void set_limit(rlim_t count)
+{
+    struct rlimit limit;
+    cr_assert_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    limit.rlim_cur = count;
+    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+}
+
+/*
+ * A process gives up the right to open anything, as in a sandbox: ppoll() takes none of its descriptors any more.
+ * Engine threads nap instead of asking it all the time, and messages go on.
+ */
+static void check_no_more_descriptors(const char *backend)
+{
+    enum { IDLE_MS = 200 };
+    struct pair pair = {.engine = {open_backend("no", backend), open_backend("no", backend)}};
+    pair_connect(&pair);
+    set_limit(0);
+    exchange(pair.conn[0], pair.conn[1], 1000000, 1);
+    uint64_t begin_ms = now_ms(), sleeps = counter_of(pair.engine[0], "engine_sleeps");
+    sleep_us(IDLE_MS * 1000);
+    sleeps = counter_of(pair.engine[0], "engine_sleeps") - sleeps;
+    uint64_t took_ms = now_ms() - begin_ms;
+    leave_enough();
+    cr_assert_leq(sleeps, 2 * took_ms + 10, "%s: %lu sleeps in %lu ms", backend, sleeps, took_ms);
+    pair_close(&pair);
+}
+
+Test(descriptors, udp_sleeps_without_the_right_to_any, .timeout = 60)
+{
+    check_no_more_descriptors("udp");
+}
+
+Test(descriptors, tcp_sleeps_without_the_right_to_any, .timeout = 60)
+{
+    check_no_more_descriptors("tcp");
+}

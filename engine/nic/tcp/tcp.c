@@ -248,9 +248,8 @@ static void tcp_wait(struct nic_queue *base, int watched_fd, uint64_t timeout_ns
     uint64_t wakes;
     if (timeout_ns == 0)
         return;
-    struct timespec limit = {.tv_sec = (time_t)(timeout_ns / 1000000000), .tv_nsec = (long)(timeout_ns % 1000000000)};
     COUNT(queue->setup.counters, wait_syscalls, 1);
-    if (ppoll(fds, 2, timeout_ns == UINT64_MAX ? NULL : &limit, NULL) <= 0)
+    if (nic_sleep(fds, 2, timeout_ns) <= 0)
         return;
     if (fds[1].revents & POLLIN) {
         COUNT(queue->setup.counters, wait_syscalls, 1);

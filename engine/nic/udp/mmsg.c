@@ -533,11 +533,10 @@ static void mmsg_wait(struct udp_queue *queue, int beside_fd, uint64_t timeout_n
                             {.fd = queue->room_fd, .events = POLLOUT}, /* ppoll() skips negative ones */
                             {.fd = queue->ends.links.news_fd, .events = POLLIN},
                             {.fd = beside_fd, .events = POLLIN}};
-    struct timespec limit = {.tv_sec = (time_t)(timeout_ns / NS_PER_S), .tv_nsec = (long)(timeout_ns % NS_PER_S)};
     uint64_t wakes;
 
     COUNT(queue->setup.counters, wait_syscalls, 1);
-    if (ppoll(fds, 5, timeout_ns == UINT64_MAX ? NULL : &limit, NULL) <= 0)
+    if (nic_sleep(fds, 5, timeout_ns) <= 0)
         return;
     if (fds[2].revents != 0)
         udp_full_seen(queue);

@@ -27,7 +27,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { LOOK_MS = 100, DRAIN_NAP_NS = NS_PER_MS, STALL_NAP_NS = 200 * NS_PER_MS, WAIT_S_MAX = 1000000 };
+enum { LOOK_MS = 100, DRAIN_NAP_NS = NS_PER_MS, STALL_NAP_NS = 200 * NS_PER_MS };
 
 /* ---- the device in use ----------------------------------------------------------------------- */
 
@@ -656,8 +656,7 @@ void verbs_wait_all(struct verbs_queue *const *queues, unsigned count, uint64_t 
         fds[2 * i + 1] = (struct pollfd){.fd = gone ? -1 : queue->channel->fd, .events = POLLIN};
         fds[2 * i + 2] = (struct pollfd){.fd = gone ? -1 : queue->nic->context->async_fd, .events = POLLIN};
     }
-    struct timespec timeout = {(time_t)(timeout_ns / NS_PER_S), (long)(timeout_ns % NS_PER_S)};
-    if (ppoll(fds, 1 + 2 * count, timeout.tv_sec > WAIT_S_MAX ? NULL : &timeout, NULL) <= 0)
+    if (nic_sleep(fds, 1 + 2 * count, timeout_ns) <= 0)
         return;
     if (fds[0].revents & POLLIN) {
         uint64_t wakes; /* pairs with the write in verbs_wake() */
