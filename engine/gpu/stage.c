@@ -13,10 +13,11 @@
 #include <time.h>
 
 enum {
-    CLOSE_NS = NS_PER_S,    /* how long a close waits for copies */
-    RX_BUFFER_BLOCKS = 2,   /* that one received buffer can begin; reserved before polling */
-    FETCH_AHEAD_BLOCKS = 2, /* of a send, fetched and not sent: one goes out, one is on its way */
-    FETCHES_PER_ROUND = 4,  /* issuing one takes microseconds, in which the thread sends nothing */
+    CLOSE_NS = NS_PER_S,         /* how long a close waits for copies */
+    LOOK_MAX_NS = CLOSE_NS / 10, /* what a look at them counts at most */
+    RX_BUFFER_BLOCKS = 2,        /* that one received buffer can begin; reserved before polling */
+    FETCH_AHEAD_BLOCKS = 2,      /* of a send, fetched and not sent: one goes out, one is on its way */
+    FETCHES_PER_ROUND = 4,       /* issuing one takes microseconds, in which the thread sends nothing */
 };
 
 /* Received payload that found no block. */
@@ -686,12 +687,15 @@ static void drop_spills(struct stage *stage)
 
 void stage_close(struct stage *stage)
 {
-    uint64_t until_ns = clock_now_ns() + CLOSE_NS;
-    while (stage_busy(stage) && clock_now_ns() < until_ns) {
+    uint64_t waited_ns = 0, seen_ns = clock_now_ns();
+    while (stage_busy(stage) && waited_ns < CLOSE_NS) {
         if (!stage_progress(stage)) {
             struct timespec moment = {0, 20000};
             nanosleep(&moment, NULL);
         }
+        uint64_t now_ns = clock_now_ns(), took_ns = now_ns - seen_ns;
+        waited_ns += took_ns < LOOK_MAX_NS ? took_ns : LOOK_MAX_NS; /* longer: it is this thread that stood still */
+        seen_ns = now_ns;
     }
     if (stage->copier.in_flight)
         LOG_ERR("a GPU does not complete its copies: its streams and %zu bytes of host memory stay allocated",

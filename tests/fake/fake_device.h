@@ -60,6 +60,7 @@ static struct {
     _Atomic unsigned copies; /* ended */
     _Atomic unsigned polls_max;
     _Atomic bool hold;           /* no copy ends */
+    _Atomic unsigned stall_us;   /* the next poll takes so long */
     _Atomic int hold_device;     /* no copy of this one ends */
     _Atomic int fail_after;      /* copies; below 0: none fails */
     _Atomic uintptr_t fail_from; /* copies to or from this address and above fail; 0: none */
@@ -341,6 +342,7 @@ static inline int fake_copy(struct mem_stage *stage, enum mem_direction directio
 static inline int fake_poll(struct mem_stage *stage, void **cookie)
 {
     fake_check_thread();
+    usleep(atomic_exchange(&fake.stall_us, 0));
     if (stage->device == fake.hold_device)
         return 0;
     for (unsigned i = 0; i < 2 * FAKE_STREAMS && stage->in_flight && !fake.hold; i++) {

@@ -564,11 +564,19 @@ static void *release(void *after_us)
     return NULL;
 }
 
+/* The device lets go, but the thread that would see it is not run until a close no longer waits. */
+static void *release_unseen(void *after_us)
+{
+    sleep_us(*(unsigned *)after_us);
+    fake.stall_us = 1500000;
+    fake.hold = false;
+    return NULL;
+}
+
 /* Operations end while the engine is being closed, when their registrations are no more. */
-Test(stage, operations_end_with_their_engine, .timeout = TIMEOUT_S)
+static void end_with_their_engine(void *(*lets_go)(void *), unsigned after_us)
 {
     enum { LENGTH = 600000 };
-    unsigned after_us = 500000;
     for (unsigned write = 0; write < 2; write++) {
         stage_open_pair("no", "64", "8", "mmsg", "1");
         struct side local = side_make(pair.engine[0], true, LENGTH), remote = side_make(pair.engine[1], false, LENGTH);
@@ -577,15 +585,25 @@ Test(stage, operations_end_with_their_engine, .timeout = TIMEOUT_S)
         uccl_remote *imported = import_all(&remote, LENGTH, &exported);
         fake.hold = true;
         operate(write, &local, LENGTH, imported);
-        sleep_us(300000);
+        sleep_us(100000);
         IS(uccl_conn_close(pair.conn[0]), 0);
         IS(uccl_remote_free(imported), 0);
-        cr_assert_eq(pthread_create(&releases, NULL, release, &after_us), 0);
+        cr_assert_eq(pthread_create(&releases, NULL, lets_go, &after_us), 0);
         stage_close_pair();
         pthread_join(releases, NULL);
         fake_free(local.memory);
         free(remote.memory);
     }
+}
+
+Test(stage, operations_end_with_their_engine, .timeout = TIMEOUT_S)
+{
+    end_with_their_engine(release, 100000); /* within the second that a close waits for copies which stand still */
+}
+
+Test(stage, operations_end_though_nobody_looks, .timeout = TIMEOUT_S)
+{
+    end_with_their_engine(release_unseen, 800000);
 }
 
 /*
