@@ -105,6 +105,24 @@ static inline void one_message(const bool device[2], size_t length, const size_t
     side_free(&to);
 }
 
+/* Memory of the remote side, for the local one to write and read. */
+static inline uccl_remote *import_all(const struct side *remote, uint64_t length, uccl_export **exported)
+{
+    uint8_t ref[UCCL_REF_BYTES];
+    uccl_remote *imported;
+    IS(uccl_export_mr(remote->mr, remote->memory, length, UCCL_ACCESS_READ | UCCL_ACCESS_WRITE, ref, exported), 0);
+    IS(uccl_import(pair.conn[0], ref, &imported), 0);
+    return imported;
+}
+
+static inline uccl_request *operate(bool write, const struct side *local, uint64_t length, uccl_remote *imported)
+{
+    struct uccl_piece piece = {.local = local->memory, .mr = local->mr, .length = length, .remote = imported};
+    uccl_request *request;
+    IS((write ? uccl_write_async : uccl_read_async)(pair.conn[0], &piece, 1, NULL, &request), 0);
+    return request;
+}
+
 static const size_t sizes[] = {0,     1,     63,    64,     65,     1000,   4096,   8191,   8192,    8193,    20000,
                                65535, 65536, 65537, 131072, 200001, 262144, 300007, 524288, 1048576, 1048577, 2500000};
 

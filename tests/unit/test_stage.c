@@ -464,24 +464,6 @@ Test(stage, a_part_does_not_outlast_its_connection, .timeout = TIMEOUT_S)
     stage_close_pair();
 }
 
-/* Memory of the remote side, for the local one to write and read. */
-static uccl_remote *import_all(const struct side *remote, uint64_t length, uccl_export **exported)
-{
-    uint8_t ref[UCCL_REF_BYTES];
-    uccl_remote *imported;
-    IS(uccl_export_mr(remote->mr, remote->memory, length, UCCL_ACCESS_READ | UCCL_ACCESS_WRITE, ref, exported), 0);
-    IS(uccl_import(pair.conn[0], ref, &imported), 0);
-    return imported;
-}
-
-static uccl_request *operate(bool write, const struct side *local, uint64_t length, uccl_remote *imported)
-{
-    struct uccl_piece piece = {.local = local->memory, .mr = local->mr, .length = length, .remote = imported};
-    uccl_request *request;
-    IS((write ? uccl_write_async : uccl_read_async)(pair.conn[0], &piece, 1, NULL, &request), 0);
-    return request;
-}
-
 /* Nor with one-sided operations, of either side. */
 static void hung_operations(bool write, bool device_here, int closer)
 {
