@@ -64,33 +64,36 @@ static int full_fd(const struct udp_queue *queue)
     return queue->full_socket == UDP_NONE_FULL || queue->full_until_ns != 0 ? -1 : queue->sockets[queue->full_socket];
 }
 
+void udp_full_over(struct udp_queue *queue)
+{
+    queue->full_socket = UDP_NONE_FULL;
+    queue->full_until_ns = 0;
+    atomic_store_explicit(&queue->room, false, memory_order_relaxed);
+}
+
+/* Takes over what a sleep has seen. */
+static void take_room(struct udp_queue *queue)
+{
+    if (atomic_load_explicit(&queue->room, memory_order_relaxed))
+        udp_full_over(queue);
+}
+
 bool udp_is_full(struct udp_queue *queue)
 {
-    struct pollfd room = {.fd = full_fd(queue), .events = POLLOUT};
-
+    take_room(queue);
     if (queue->full_socket == UDP_NONE_FULL)
         return false;
-    if (atomic_load_explicit(&queue->room, memory_order_relaxed)) {
-        udp_full_over(queue);
-        return false;
-    }
     if (queue->full_until_ns != 0) {
         if (clock_now_ns() < queue->full_until_ns)
             return true;
     } else {
+        struct pollfd room = {.fd = full_fd(queue), .events = POLLOUT};
         COUNT(queue->setup.counters, tx_syscalls, 1);
         if (poll(&room, 1, 0) == 0)
             return true;
     }
     udp_full_over(queue);
     return false;
-}
-
-void udp_full_over(struct udp_queue *queue)
-{
-    queue->full_socket = UDP_NONE_FULL;
-    queue->full_until_ns = 0;
-    atomic_store_explicit(&queue->room, false, memory_order_relaxed);
 }
 
 void udp_full_seen(struct udp_queue *queue)
@@ -103,8 +106,7 @@ void udp_arm(struct nic_queue *base, uint64_t *timeout_ns)
     struct udp_queue *queue = udp_queue_of(base);
     uint64_t at_ns, left_ns;
 
-    if (atomic_load_explicit(&queue->room, memory_order_relaxed))
-        udp_full_over(queue);
+    take_room(queue);
     queue->room_fd = full_fd(queue);
     if (queue->full_until_ns == 0)
         return;
