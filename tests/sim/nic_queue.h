@@ -11,7 +11,7 @@ enum {
     NIC_QUEUES_MAX = 64,
     NIC_HELD_MAX = 8,        /* received buffers that are not released yet */
     NIC_READS_MAX = 64,      /* under way */
-    NIC_TRIES_MAX = 1000,    /* of a full queue, without sleep: more than UCCL_SPIN_US lasts, less than a full_ns */
+    NIC_TRIES_MAX = 1000,    /* of a full queue, without sleep: more than a spin lasts, less than a full_ns */
     NIC_PLACE_PORT = 0xffff, /* of packets between data QPs; datagrams go to a queue by its index */
 };
 
@@ -44,7 +44,7 @@ struct sim_queue {
     bool in_use; /* a call is under way: one at a time */
     bool sleeping, woken;
     uint64_t full_until_ns; /* it takes no descriptor before */
-    unsigned tries;         /* sends meanwhile, since somebody last slept in it */
+    unsigned tries;         /* sends meanwhile, since somebody last slept in it or something came */
     struct peer_to *peers;
     uint32_t peer_count;
     struct nic_flushing_read reads[NIC_READS_MAX]; /* oldest first */

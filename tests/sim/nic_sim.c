@@ -671,6 +671,8 @@ static unsigned sim_nic_poll(struct nic_queue *base, struct nic_rx *out, unsigne
         /* a duplicate of bytes yet to be copied could go in place now; payload.c wants each byte written once */
         place &= (uint64_t)rx->in_place * rx->stride >= rx->length;
     }
+    if (count > 0)
+        queue->tries = 0; /* the spin before a sleep begins anew */
     leave(queue);
     return count;
 }
