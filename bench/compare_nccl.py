@@ -396,7 +396,8 @@ def arguments():
     parser.add_argument("--interface", default="lo", help="network interface of all (default lo)")
     parser.add_argument("--netns", metavar="A,B", help="network namespaces of the two ranks (tests/net/netns.sh up A B); then "
                         "--interface is in both, and there is no ceiling")
-    parser.add_argument("--gpus", default="0,1", help="of the two ranks (default 0,1)")
+    parser.add_argument("--gpus", default="0,1", help="of the two ranks (default 0,1); on one GPU, 0,0, start MPS: "
+                        "nvidia-cuda-mps-control -d")
     parser.add_argument("--loss", type=float, default=0, metavar="PERCENT", help="of the plugin's datagrams, lost when they are sent")
     parser.add_argument("--ddp", action="store_true", help="also a short training, compared step for step")
     parser.add_argument("--hogs", action="store_true", help=hogs.HELP)

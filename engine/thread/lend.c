@@ -18,7 +18,8 @@ enum {
     LEASE_MAX_NS = 2000 * NS_PER_US,
     ASK_NS = 1000 * NS_PER_US, /* how long a borrower waits for an answer before it asks again */
     YIELD_ALONE_NS = 1000,     /* a yield that takes less has found nobody who waits for this core */
-    YIELD_EVERY = 8,           /* polls, then, until the next yield */
+    YIELD_POLLS = 8,           /* polls, then, until the next yield, */
+    YIELD_LOOKS = 64,          /* or looks at a word, each of which takes a tenth of a poll */
     NAP_NS = 50 * NS_PER_US,   /* the longest sleep while the owner must poll: for copies, flushes, memory, and room in
                              the full ring of another thread */
 };
@@ -32,27 +33,25 @@ static inline bool may_lend(struct engine_thread *thread)
 /* ---- sleeping -------------------------------------------------------------------------------- */
 
 /*
- * Pauses between polls that found no work. Where cores are few, the awaited peer may need this very core, so the owner
- * yields it. That takes as long as a poll does. While nobody else wants the core, it yields seldom.
+ * Pauses between polls that found no work. Whoever is awaited may need this very core, and would have it only after
+ * the spin, so the core is yielded. That takes as long as a poll does, so while nobody else wants the core one of
+ * `every` polls yields it. `*alone`: polls to come before the next one that does.
  */
-static inline void relax(struct engine_thread *thread)
+static inline void relax(unsigned *alone, unsigned every)
 {
-    if (thread->lend) {
-        if (thread->polls_alone > 0) {
-            thread->polls_alone--;
-            return;
-        }
-        uint64_t before_ns = clock_now_ns();
-        sched_yield();
-        if (clock_now_ns() - before_ns < YIELD_ALONE_NS)
-            thread->polls_alone = YIELD_EVERY - 1;
+    if (*alone > 0) {
+        --*alone;
+#if defined(__x86_64__)
+        __builtin_ia32_pause();
+#elif defined(__aarch64__)
+        __asm__ volatile("yield");
+#endif
         return;
     }
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
+    uint64_t before_ns = clock_now_ns();
+    sched_yield();
+    if (clock_now_ns() - before_ns < YIELD_ALONE_NS)
+        *alone = every - 1;
 }
 
 static inline void found_work(struct engine_thread *thread, uint64_t spin_ns)
@@ -163,7 +162,7 @@ void lend_serve(struct engine_thread *thread)
             continue;
         }
         if (spin_goes_on(&thread->spin, spin_ns, thread_now_ns(thread)))
-            relax(thread);
+            relax(&thread->polls_alone, YIELD_POLLS);
         else if (!sleep_in_nic(thread, THREAD_RUNS, THREAD_SLEEPS, NULL, 0, UINT64_MAX))
             lend_out(thread);
     }
@@ -246,7 +245,7 @@ static void drive(struct engine_thread *thread, const _Atomic uint32_t *word, ui
         if (now_ns >= deadline_ns)
             return;
         if (spin_goes_on(&thread->spin, spin_ns, now_ns))
-            relax(thread);
+            relax(&thread->polls_alone, YIELD_POLLS);
         else if (atomic_load(&thread->in_nic))
             await_empty_nic(thread);
         else
@@ -286,6 +285,7 @@ bool thread_wait_from(struct engine_thread *thread, const _Atomic uint32_t *word
                       uint64_t deadline_ns)
 {
     uint64_t spin_until_ns = thread->lend ? 0 : since_ns + thread->params->spin_us * NS_PER_US;
+    unsigned looks_alone = YIELD_LOOKS - 1;
     for (bool first = true;; first = false) {
         if (atomic_load_explicit(word, memory_order_acquire) != value)
             return true;
@@ -299,7 +299,7 @@ bool thread_wait_from(struct engine_thread *thread, const _Atomic uint32_t *word
         } else if (may_lend(thread) && atomic_load(&thread->owner) <= OWNER_NONE) {
             continue; /* the owner has just changed */
         } else if (now_ns < spin_until_ns && !spin_rests(&thread->spin, now_ns)) {
-            relax(thread);
+            relax(&looks_alone, YIELD_LOOKS);
         } else {
             wait_for_completion(thread, word, value, deadline_ns == UINT64_MAX ? UINT64_MAX : deadline_ns - now_ns);
         }

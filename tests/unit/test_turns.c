@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a round of an engine thread does first, and what a borrower does between rounds that found no work: on a NIC
- * that has nothing, with sched_yield() as long as the test says.
+ * What a round of an engine thread does first, and what its owner and those who wait do between looks that found
+ * nothing: on a NIC that has nothing, with sched_yield() as long as the test says.
  */
 #include "../param_defaults.h"
 #include "base/clock.h"
@@ -9,6 +9,7 @@
 #include "woken_queue.h"
 
 #include <criterion/criterion.h>
+#include <string.h>
 
 enum { TIMEOUT_S = 10 };
 
@@ -57,6 +58,7 @@ bool __wrap_core_tx(struct core *core, struct tx_desc *desc, uint64_t now_ns)
 }
 
 static _Atomic unsigned yields;
+static _Thread_local unsigned own_yields;
 static _Atomic uint64_t yield_ns; /* how long others run then */
 
 int __wrap_sched_yield(void);
@@ -66,6 +68,7 @@ int __wrap_sched_yield(void)
     while (clock_now_ns() < until_ns)
         ;
     yields++;
+    own_yields++;
     return 0;
 }
 
@@ -76,6 +79,7 @@ static void ignore_event(void *context, const struct core_event *event)
 
 static void start(bool lend, uint64_t spin_us)
 {
+    memset(&thread, 0, sizeof thread);
     params = param_defaults();
     params.spin_us = spin_us;
     params.pin = false;
@@ -89,18 +93,29 @@ static void start(bool lend, uint64_t spin_us)
                  UCCL_OK);
 }
 
-/* How many rounds without work there are for each time that a lent engine yields its core. */
-static unsigned rounds_per_yield(uint64_t others_ns)
+static void note_command(struct engine_thread *of, void *argument)
+{
+    (void)of, (void)argument;
+    order = COMMAND_TAKEN;
+}
+
+/* How many rounds without work there are for each time that the owner of the engine yields its core. */
+static unsigned rounds_per_yield(bool lend, uint64_t others_ns)
 {
     const _Atomic uint32_t word = 0;
     yield_ns = others_ns;
-    start(true, 1000000);
+    start(lend, 1000000);
     unsigned counted = 0;
     uint64_t rounds = 0;
-    for (unsigned tries = 0; counted < 100 && tries < 100; tries++) { /* the waiter may get no core meanwhile */
+    for (unsigned tries = 0; counted < 100 && tries < 100; tries++) { /* the owner may get no core meanwhile */
         unsigned yields_before = yields;
         uint64_t before = thread.counters->rounds;
-        cr_assert(!thread_wait(&thread, &word, 0, clock_now_ns() + 20 * NS_PER_MS));
+        if (!lend) { /* one that has lost its core sleeps until there is work */
+            thread_run(&thread, note_command, NULL);
+            nanosleep(&(struct timespec){.tv_nsec = 20 * NS_PER_MS}, NULL);
+        } else {
+            cr_assert(!thread_wait(&thread, &word, 0, clock_now_ns() + 20 * NS_PER_MS));
+        }
         rounds = thread.counters->rounds - before;
         counted = yields - yields_before;
     }
@@ -112,18 +127,42 @@ static unsigned rounds_per_yield(uint64_t others_ns)
 
 Test(turns, a_core_that_others_want_is_yielded_between_polls, .timeout = TIMEOUT_S)
 {
-    cr_assert_eq(rounds_per_yield(5000), 1);
+    cr_assert_eq(rounds_per_yield(true, 5000), 1);
 }
 
 Test(turns, a_core_that_nobody_wants_is_seldom_yielded, .timeout = TIMEOUT_S)
 {
-    cr_assert_geq(rounds_per_yield(0), 3);
+    cr_assert_geq(rounds_per_yield(true, 0), 3);
 }
 
-static void note_command(struct engine_thread *of, void *argument)
+/* With more engine threads than cores, the awaited one would run only after the spin of another. */
+Test(turns, a_thread_that_lends_nothing_yields_likewise, .timeout = TIMEOUT_S)
 {
-    (void)of, (void)argument;
-    order = COMMAND_TAKEN;
+    cr_assert_eq(rounds_per_yield(false, 5000), 1);
+    cr_assert_geq(rounds_per_yield(false, 0), 3);
+}
+
+Test(turns, who_waits_for_a_thread_that_lends_nothing_yields_likewise, .timeout = TIMEOUT_S)
+{
+    const _Atomic uint32_t word = 0;
+    for (unsigned others = 0; others < 2; others++) {
+        yield_ns = others ? 20000 : 0;
+        start(false, 1000000);
+        unsigned counted = 0;
+        uint64_t took_ns = 0;
+        for (unsigned tries = 0; counted < 100 && tries < 100; tries++) {
+            unsigned before = own_yields;
+            uint64_t since_ns = clock_now_ns();
+            thread_run(&thread, note_command, NULL);
+            cr_assert(!thread_wait(&thread, &word, 0, since_ns + 20 * NS_PER_MS));
+            counted = own_yields - before;
+            took_ns = clock_now_ns() - since_ns;
+        }
+        thread_stop(&thread);
+        thread_free(&thread);
+        cr_assert(counted >= 100 && counted < took_ns / 500, "%u: %u yields in %lu ns", others, counted,
+                  (unsigned long)took_ns);
+    }
 }
 
 Test(turns, sends_what_was_posted_before_it_looks_for_more, .timeout = TIMEOUT_S)
