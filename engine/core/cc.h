@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Congestion control of one flow behind a table of functions, chosen at run time. It says how many
- * bytes may be in flight (cwnd_bytes) and, when that is below one chunk, how long to wait between
- * chunks (pace_gap_ns). Integer arithmetic only. docs/congestion-control.md says what the algorithms do.
+ * Congestion control of one rail behind a table of functions, chosen at run time. It says how many bytes may be in
+ * flight (cwnd_bytes) and, when that is below one chunk, how long to wait between chunks (pace_gap_ns). Integer
+ * arithmetic only. docs/congestion-control.md says what the algorithms do.
  */
 #ifndef UCCL_CC_H
 #define UCCL_CC_H
@@ -19,7 +19,7 @@ struct cc {
     uint64_t cwnd_bytes;  /* bytes that may be in flight: chunk_bytes / 64 to cwnd_max_bytes */
     uint64_t pace_gap_ns; /* 0, or time between chunks where cwnd is below one chunk */
     uint64_t cwnd_max_bytes;
-    uint32_t chunk_bytes;     /* a full chunk of this flow */
+    uint32_t chunk_bytes;     /* a full chunk */
     uint64_t target_ns;       /* base delay target (UCCL_SWIFT_TARGET_US) */
     uint64_t speculate_bytes; /* sent without asking the receiver (UCCL_SPECULATE_KB) */
     /* the algorithm's own */
@@ -42,7 +42,7 @@ struct cc {
 struct cc_ack {
     uint64_t now_ns;
     uint64_t rtt_ns;  /* newest sample, without ack delay; 0: this ack brought none */
-    uint64_t srtt_ns; /* of the flow; 0: no sample yet */
+    uint64_t srtt_ns; /* of the rail; 0: no sample yet */
     uint64_t min_rtt_ns;
     uint64_t acked_bytes; /* newly acked */
     bool ce;              /* congestion was marked since the last ack; delay-based algorithms ignore it */
@@ -75,8 +75,8 @@ uint64_t cc_additive(struct cc *cc, uint64_t acked_bytes);
 /* The smallest window that delay alone may set: a quarter of a chunk, a whole one where the window did
  * not hold the sender back; a window that loss made smaller stays as it is. */
 uint64_t cc_delay_floor(const struct cc *cc, bool cwnd_limited);
-/* The reaction to a timeout: the window to set, of a flow whose window is halved at most once per
- * round trip, and is one chunk from the third timeout without an ack. */
+/* The reaction to a timeout: the window to set. It is halved at most once per round trip, and is one chunk from the
+ * third timeout without an ack. */
 uint64_t cc_after_rto(struct cc *cc, uint64_t now_ns);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which congestion control algorithm a flow has (UCCL_CC), and its first window. */
+/* Which congestion control algorithm a rail has (UCCL_CC), and its first window. */
 #include "core/cc.h"
 #include "core/units.h"
 

@@ -70,9 +70,9 @@ struct core_msg {
     uint32_t work_live;               /* send: work requests of the NIC that read it */
     int32_t status;                   /* when complete: 0 or a negative uccl_error */
     uint16_t grant_slot;              /* receive: its slot in immediates, plus 1; 0: not granted */
-    uint8_t state;                    /* enum msg_state, conn.c */
-    uint8_t flags;                    /* enum msg_flag, conn.c */
-    uint8_t deferral;                 /* enum deferral, place.h */
+    uint8_t state;                    /* enum msg_state, conn.h */
+    uint8_t flags;                    /* enum msg_flag, conn.h */
+    uint8_t deferral;                 /* enum deferral, conn.h */
     /* the caller's: set before core_submit() */
     uint8_t kind;         /* enum core_msg_kind */
     uint8_t stripes;      /* receive and part, later also send: flows that may share the message; 0: one */
@@ -135,7 +135,7 @@ struct rail_setup {
 };
 
 struct flow_setup {
-    uint64_t rx_token;                       /* in every packet from the peer; core_new_token() made it */
+    uint64_t rx_token;                       /* in every packet from the peer; core_make_token() made it */
     uint64_t tx_token;                       /* in every packet to the peer */
     struct rail_setup rails[CORE_RAILS_MAX]; /* the preferred one first */
     uint32_t rail_count;                     /* 0: one */

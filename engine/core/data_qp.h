@@ -93,7 +93,7 @@ void data_qps_init(struct flow *flow, uint8_t *memory, const struct flow_setup *
 
 /* Some message could be placed: data QPs open from now on. */
 void data_qps_want(struct flow *flow);
-/* Whether anything may be placed now; over which pairs of NICs (bits). */
+/* Whether anything may be placed now. */
 static inline bool data_qps_usable(const struct data_qps *qps)
 {
     return qps->usable > 0;
@@ -103,6 +103,7 @@ static inline bool data_qps_all_usable(const struct data_qps *qps)
 {
     return qps->usable == qps->count;
 }
+/* Over which pairs of NICs something may be placed now (bits). */
 unsigned data_qps_pairs(const struct flow *flow);
 
 /* The data QP for a chunk to be placed over the rail, or -1: none has a free work request. */

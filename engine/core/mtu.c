@@ -68,7 +68,7 @@ static void try_size(struct rail *rail, uint32_t bytes)
     struct mtu *mtu = &rail->mtu;
     put_padding(rail);
     mtu->trying_bytes = bytes;
-    mtu->nonce = rng_next(&rail->flow->core->rng) | 1; /* other probes have nonce 0 (probe.h) */
+    mtu->nonce = rng_next(&rail->flow->core->rng) | 1; /* other probes have the number of the rail (probe.h) */
     mtu->tries = mtu->silent = 0;
     await_small(rail);
     set_watches(rail);

@@ -11,8 +11,8 @@
  * - Of a message that starts ahead of its clear-to-send the chunks take the main rail, if that has room, so that they
  *   do not overtake its leader.
  * - Where rails of connections stand beside those of datagrams, they carry large messages, each chunk by the one that
- * is likely to deliver it first, and the rails of datagrams carry all else (tx_bulk_rail()). Each kind stands in for
- * the other where no rail of that works.
+ *   is likely to deliver it first, and the rails of datagrams carry all else (tx_bulk_rail()). Each kind stands in for
+ *   the other where no rail of that works.
  * - A lost chunk goes by its own rail again, if that one gets something through; else by another one that has room, if
  *   possible one whose datagrams are large enough. Connections that lose much take none from a rail of datagrams: a
  *   network that loses much has windows that are full, and timeouts, and connections are slower there.

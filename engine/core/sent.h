@@ -5,8 +5,9 @@
  *   per path  a chunk is lost if a chunk sent `reorder_threshold` transmissions later on the same path was acked
  *             (1 where paths deliver in order)
  *   time      a chunk is lost if a later one over the same rail was acked, and a round trip and a quarter of the
- * shortest round trip have passed; half of it where there are several paths (RACK, RFC 8985 6.2; a needless
- * retransmission adds a quarter) loss.c has the tail-loss probe and the retransmission timeout.
+ *             shortest round trip have passed; half of the shortest where there are several paths (RACK, RFC 8985 6.2;
+ *             a needless retransmission adds a quarter)
+ * loss.c has the tail-loss probe and the retransmission timeout.
  */
 #ifndef UCCL_SENT_H
 #define UCCL_SENT_H
@@ -109,7 +110,7 @@ uint64_t sent_seq(const struct sent *sent, const struct chunk *chunk);
 /* Takes the next sequence number for a chunk made after `plan`; sent_fly() comes next. */
 struct chunk *sent_new(struct sent *sent, const struct chunk *plan, uint64_t *seq);
 
-/* The set of paths that has the chunk's path, and the path's number there. */
+/* The rail of the chunk's last transmission; the set of paths that has its path; the path's number in that set. */
 static inline struct rail *sent_rail(const struct sent *sent, const struct chunk *chunk)
 {
     return &sent->rails[chunk->rail];

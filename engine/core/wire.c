@@ -405,7 +405,7 @@ const struct wire_frame *wire_next_frame(struct wire_packet *packet)
 
 /* ---- out ------------------------------------------------------------------------------------- */
 
-/* The first 4 bytes of every frame, and the connection and message that most have next. */
+/* The first 4 bytes of every frame. */
 static void put_start(uint8_t *at, enum wire_frame_kind kind, unsigned flags, unsigned low)
 {
     at[0] = (uint8_t)kind;

@@ -99,8 +99,8 @@ uint32_t stage_pool_room(const struct stage_pool *pool, enum stage_side side);
 uint32_t stage_pool_share(const struct stage_pool *pool, enum stage_side side, const struct stage_held *held);
 
 /*
- * Takes a span of `length` bytes, at most a block, which counts in `held`; NULL: it has no share. Returns NULL if none
- * is left for this side, or `held` is its share.
+ * Takes a span of `length` bytes, at most a block. It counts in `held`; `held` NULL: no share limits it. Returns NULL
+ * if no span is left for this side, or `held` has reached its share.
  */
 struct stage_span *stage_span_take(struct stage_pool *pool, enum stage_side side, uint32_t length,
                                    struct stage_held *held);

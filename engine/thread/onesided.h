@@ -7,9 +7,9 @@
  *   write   WRITE on ANNEX_CONTROL names the pieces. Small payload travels inside, larger as the next message of
  *           ANNEX_WRITES, for which the target posts a receive into the exported memory.
  *   read    The initiator posts a receive on ANNEX_READS: the grant. Then READ on ANNEX_CONTROL; the target answers
- * with the next send on ANNEX_READS. A refused one has no bytes. done    The target answers each write operation by
- * DONE, after its tail. notes   Each notification is a message of ANNEX_NOTES. One that is a tail waits at the target
- * for its operation.
+ *           with the next send on ANNEX_READS. A refused one has no bytes.
+ *   done    The target answers each write operation by DONE, after its tail.
+ *   notes   Each notification is a message of ANNEX_NOTES. One that is a tail waits at the target for its operation.
  *
  * A vector is cut into parts of at most CONTROL_PIECES_MAX pieces, each with its own WRITE or READ.
  *

@@ -10,9 +10,9 @@
  *
  * Readiness comes from one edge-triggered epoll per queue: a connection is `readable` until a read finds it empty, and
  * `full` from a short write until the kernel says that there is room. One that alone brings messages is taken from
- * epoll meanwhile (in.c). Reading needs no room for writing and no memory
- * that may be missing for long, so two sides that both write always drain each other. Payload is referred to only
- * within send() and flush(): what the socket did not take of a record is copied (`tail`).
+ * epoll meanwhile (in.c). Reading needs no room for writing and no memory that may be missing for long, so two sides
+ * that both write always drain each other. Payload is referred to only within send() and flush(): what the socket did
+ * not take of a record is copied (`tail`).
  *
  * Thread: everything belongs to the queue's owner, but for `wake_fd`.
  */

@@ -3,11 +3,11 @@
  * The verbs backend: which ports it uses, its table of operations, how a queue sleeps, and what the devices report by
  * themselves.
  *
- * Sleeping: the completion queue is armed, then looked at once more (what came before the arming raises no
- * event), then one ppoll() waits for the completion channel, the wake descriptor and the device's events.
- * Events of the device belong to all queues: whichever sees them takes them and counts `news`, and each
- * queue asks its port again when the count has changed. Some drivers change a port's MTU without an event,
- * so it is asked now and then anyway.
+ * Sleeping: the completion queue is armed, then looked at once more (what came before the arming raises no event), then
+ * one ppoll() waits for the completion channel, the wake descriptor and the device's events. Events of the device
+ * belong to all queues: whichever sees them takes and counts them (`port_events`, `qp_events`), and each queue asks its
+ * port again when the count has changed. Some drivers change a port's MTU without an event, so it is asked now and then
+ * anyway.
  */
 #include "nic/verbs/data_qp.h"
 
