@@ -4,12 +4,15 @@
  *
  * Two connections: one for data, one for control. The client decides. Per phase it sends PHASE on
  * the control connection, the server posts its receives and answers READY, data flows, and the
- * server reports RESULT: its CPU time, retransmissions, and what it found wrong. Per size: check
- * one window of messages, contents verified (unless --verify=false) warm-up    throughput, not
- * reported ping-pong  one message at a time: half round trips measured   throughput: `window` sends
- * outstanding; one post and one completion per message A phase that is limited by time ends without
- * a count agreed before: the sender goes on with empty messages, `window` of them, which is what
- * the receiver has posted when it sees the first.
+ * server reports RESULT: its CPU time, retransmissions, and what it found wrong. Per size:
+ *
+ *   check       one window of messages, contents verified (unless --verify=false)
+ *   warm-up     as throughput, not reported
+ *   ping-pong   one message at a time: half round trips measured
+ *   throughput  `window` sends outstanding; one post and one completion per message
+ *
+ * A phase that is limited by time ends without a count agreed before: the sender goes on with empty
+ * messages, `window` of them, which is what the receiver has posted when it sees the first.
  */
 #include "output.h"
 #include "p2p_local.h"

@@ -4,10 +4,13 @@
  * traffic, no second waiter. Meant for a build with random delays at marked points (engine/base/race_point.h).
  *
  *   calls    threads post to an engine that has no reason of its own ever to wake up, and wait: posting against going
- * to sleep, lending and giving back against the registration of waiters arming   the only event of an engine comes
- * while its descriptor is being armed cancels  a receive is cancelled while another thread collects it, and posts the
- * next in its memory: that one stays numbers  threads that enter the library at once, in a process that has just been
- * made, are in one and the same
+ *            to sleep, lending and giving back against the registration of waiters
+ *
+ *   arming   the only event of an engine comes while its descriptor is being armed
+ *
+ *   cancels  a receive is cancelled while another thread collects it, and posts the next in its memory: that one stays
+ *
+ *   numbers  threads that enter the library at once, in a process that has just been forked, see the same number
  */
 #include "engines.h"
 
