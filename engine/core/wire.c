@@ -335,7 +335,6 @@ bool wire_take_frame(struct wire_packet *packet)
     case FRAME_FRAGMENT:
         good = get_fragment(packet, at, &frame->fragment);
         break;
-    case FRAME_PULL:
     default:
         good = false;
     }

@@ -58,7 +58,6 @@ enum wire_frame_kind {
     FRAME_ABORT = 6,  /* message k completed early on the sender of this frame */
     FRAME_FIN = 7,    /* the sender of this frame sends, or takes, no more messages */
     FRAME_ACK = 9,
-    FRAME_PULL = 10,     /* reserved for one-sided reads */
     FRAME_DEMAND = 11,   /* how many bytes this flow would like to send, absolute */
     FRAME_GRANT = 12,    /* how many bytes the peer may send, absolute */
     FRAME_QP = 13,       /* the state of a data QP */
