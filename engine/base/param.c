@@ -84,8 +84,10 @@ bool param_parse(enum param_index index, const char *text, struct params *out)
         return parse_choice(text, row->range, field);
     case KIND_STR: {
         struct pin_set ignored;
+        if (index == INDEX_cpus && *text && !pin_parse(text, &ignored))
+            return false;
         strcpy(field, text);
-        return index != INDEX_cpus || *text == '\0' || pin_parse(text, &ignored);
+        return true;
     }
     }
     return false;

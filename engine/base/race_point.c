@@ -3,6 +3,8 @@
 
 #if defined(UCCL_RACE_POINTS) && !defined(SIM_SEAM)
 
+#include "core/rng.h"
+
 #include <sched.h>
 #include <stdatomic.h>
 #include <time.h>
@@ -12,7 +14,7 @@ enum { DELAYS = 16, LONG = 1, SHORT = 3, LONG_NS = 400000, SHORT_NS = 40000 };
 
 static _Atomic uint64_t seed_now;
 static _Atomic uint32_t delays_one_in, threads;
-static _Thread_local uint64_t state;
+static _Thread_local struct rng rng;
 
 void race_points_begin(uint64_t seed, uint32_t one_in)
 {
@@ -20,15 +22,11 @@ void race_points_begin(uint64_t seed, uint32_t one_in)
     atomic_store_explicit(&seed_now, seed, memory_order_relaxed);
 }
 
-/* splitmix64 (Steele, Lea, Flood 2014) */
 static uint64_t draw(uint64_t seed)
 {
-    if (state == 0)
-        state = seed + UINT64_C(1000003) * (1 + atomic_fetch_add_explicit(&threads, 1, memory_order_relaxed));
-    uint64_t z = state += UINT64_C(0x9e3779b97f4a7c15);
-    z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-    z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
-    return z ^ z >> 31;
+    if (rng.state == 0)
+        rng.state = seed + UINT64_C(1000003) * (1 + atomic_fetch_add_explicit(&threads, 1, memory_order_relaxed));
+    return rng_next(&rng);
 }
 
 void race_point(void)

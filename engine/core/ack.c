@@ -117,7 +117,7 @@ static void on_ack_data_qps(struct flow *flow, const struct qp_report *reports, 
     unsigned lost = 0;
     for (; count-- > 0; reports++) {
         struct rail *rail = flow->qps.qps[reports->qp].rail;
-        uint16_t local = (uint16_t)(reports->qp >> flow->qps.pair_bits);
+        uint16_t local = data_qp_local(&flow->qps, reports->qp);
         struct path *path = &rail->qps.paths[local];
         if (reports->path_seq == 0)
             data_qp_heard(flow, reports->qp);
@@ -238,7 +238,7 @@ void ack_on_placed(struct flow *flow, uint64_t seq, uint32_t count, uint16_t qp)
     uint64_t rtt_ns = round_trip(flow, core->now_ns - sent_ns, 0);
     data_qp_heard(flow, qp);
     rtt_sample(&rail->rtt, rtt_ns, 0, core->now_ns);
-    path_report(&rail->qps, (uint16_t)(qp >> flow->qps.pair_bits), PATH_GOOD, rtt_ns);
+    path_report(&rail->qps, data_qp_local(&flow->qps, qp), PATH_GOOD, rtt_ns);
     rail->last_ack_ns = core->now_ns;
     rail->cc.ops->on_ack(&rail->cc, &(struct cc_ack){
                                         .now_ns = core->now_ns,

@@ -89,12 +89,6 @@ void data_qps_init(struct flow *flow, uint8_t *memory, const struct flow_setup *
     }
 }
 
-/* The number of a data QP within its rail. */
-static uint16_t local_of(const struct flow *flow, uint16_t index)
-{
-    return (uint16_t)(index >> flow->qps.pair_bits);
-}
-
 /* Whether the peer's queue pair may be written to. */
 static bool may_write(const struct data_qp *qp)
 {
@@ -350,7 +344,7 @@ static void drain_qp(struct flow *flow, uint16_t index)
     qp->rail->qps_usable -= may_write(qp);
     COUNT(flow->core->counters, qps_failed, 1);
     sent_hold_data_qp(&flow->sent, index);
-    path_report(&qp->rail->qps, local_of(flow, index), PATH_LOST, 0);
+    path_report(&qp->rail->qps, data_qp_local(&flow->qps, index), PATH_LOST, 0);
     drop_frames(flow, qp);
     bool made = !(qp->actions >> QP_OPEN & 1);
     qp->actions &= (uint8_t)(1u << QP_CLOSE);

@@ -103,6 +103,11 @@ static inline bool data_qps_all_usable(const struct data_qps *qps)
 {
     return qps->usable == qps->count;
 }
+/* The number of a data QP within its rail. */
+static inline uint16_t data_qp_local(const struct data_qps *qps, uint16_t index)
+{
+    return (uint16_t)(index >> qps->pair_bits);
+}
 /* Over which pairs of NICs something may be placed now (bits). */
 unsigned data_qps_pairs(const struct flow *flow);
 

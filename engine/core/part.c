@@ -9,14 +9,9 @@
  * reports them; the message is whole when the sum is its length. So a peer that sends bytes twice, over one flow or
  * over two, spoils its own message and nothing else, as one that sends wrong bytes.
  */
-#include "core/state.h"
+#include "core/conn_slots.h"
 
 #include <assert.h>
-
-static struct recv_slot *part_slot(const struct conn *conn, uint64_t number)
-{
-    return &conn->recv_slots[number & (conn->window - 1)];
-}
 
 static void complete_part(struct conn *conn, struct core_msg *msg, int32_t status, uint64_t moved_bytes)
 {
@@ -32,7 +27,7 @@ void conn_submit_part(struct conn *conn, struct core_msg *msg, uint64_t now_ns)
     if (conn->state != CONN_OPEN) {
         complete_part(conn, msg, conn->state == CONN_FAILED ? conn->status : UCCL_ECLOSED, 0);
     } else if (msg->kind == CORE_RECV) {
-        struct recv_slot *slot = part_slot(conn, msg->number);
+        struct recv_slot *slot = recv_slot(conn, msg->number);
         msg->state = MSG_WAITING;
         msg->next = slot->msg;
         slot->msg = msg;
@@ -44,7 +39,7 @@ void conn_submit_part(struct conn *conn, struct core_msg *msg, uint64_t now_ns)
 /* Takes a receive part off its slot's list. */
 static void unlist_part(struct conn *conn, struct core_msg *msg)
 {
-    struct core_msg **link = &part_slot(conn, msg->number)->msg;
+    struct core_msg **link = &recv_slot(conn, msg->number)->msg;
     while (*link != msg)
         link = &(*link)->next;
     *link = msg->next;
@@ -74,7 +69,7 @@ void conn_part_sent(struct conn *conn, struct core_msg *msg)
 
 static struct core_msg *find_part(const struct conn *conn, uint32_t truncated)
 {
-    struct core_msg *msg = part_slot(conn, truncated)->msg;
+    struct core_msg *msg = recv_slot(conn, truncated)->msg;
     while (msg && (uint32_t)msg->number != truncated)
         msg = msg->next;
     return msg;

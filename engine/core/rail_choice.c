@@ -122,10 +122,10 @@ struct rail *tx_rail_again(struct flow *flow, const struct chunk *chunk)
         if (!is_candidate(rail) || (lossy && !rail_is_beside(own)))
             continue;
         unsigned score = 1 + 4u * has_room(rail, chunk) + 2u * (chunk_largest(chunk) <= rail->datagram_bytes);
-        if (score > best_score)
+        if (score > best_score) {
             best = rail;
-        if (score > best_score)
             best_score = score;
+        }
     }
     return best;
 }

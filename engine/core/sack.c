@@ -22,6 +22,11 @@ void sack_init(struct sack *sack, struct sack_chunk *chunks, uint32_t window, st
         qps[i] = (struct sack_path){.index = (uint16_t)i, .is_data_qp = true};
 }
 
+static bool is_whole(const struct sack_chunk *chunk)
+{
+    return chunk->count && chunk->mask == wire_full_mask(chunk->count);
+}
+
 enum sack_verdict sack_check(const struct sack *sack, const struct wire_packet *packet, uint64_t *seq)
 {
     uint64_t full = wire_expand(packet->seq, sack->cumulative);
@@ -31,16 +36,11 @@ enum sack_verdict sack_check(const struct sack *sack, const struct wire_packet *
     if (full - sack->cumulative >= sack->window)
         return SACK_BEYOND_WINDOW;
     const struct sack_chunk *chunk = sack_slot(sack, full);
-    if (chunk->count && chunk->mask == wire_full_mask(chunk->count))
+    if (is_whole(chunk))
         return SACK_DUPLICATE; /* whole, perhaps by a write: then its retransmissions may have another count */
     if (chunk->count && chunk->count != packet->count)
         return SACK_MALFORMED;
     return chunk->mask >> packet->index & 1 ? SACK_DUPLICATE : SACK_NEW;
-}
-
-static bool is_whole(const struct sack_chunk *chunk)
-{
-    return chunk->count && chunk->mask == wire_full_mask(chunk->count);
 }
 
 bool sack_mark(struct sack *sack, uint64_t seq, unsigned index, unsigned count)
