@@ -10,6 +10,7 @@
 #include "boot/bootstrap.h"
 #include "handle.h"
 #include "nic/netdev.h"
+#include "nic/pair.h"
 #include "race.h"
 
 #include <errno.h>
@@ -116,7 +117,7 @@ static bool another_meets(const struct connecting *c)
 {
     for (const struct connecting *other = c->engine->connecting; other; other = other->next) {
         if (other != c && other->meets && other->wishes.traffic_class == c->wishes.traffic_class &&
-            address_same_host(&other->address, &c->address) &&
+            nic_same_host(&other->address, &c->address) &&
             memcmp(other->peer_id, bootstrap_peer_id(c->boot), sizeof other->peer_id) == 0)
             return true;
     }

@@ -40,24 +40,6 @@ static bool is_v6(const union nic_address *address)
     return address->any.sa_family == AF_INET6;
 }
 
-socklen_t address_length(const union nic_address *address)
-{
-    return is_v6(address) ? sizeof address->v6 : sizeof address->v4;
-}
-
-in_port_t *address_port(union nic_address *address)
-{
-    return is_v6(address) ? &address->v6.sin6_port : &address->v4.sin_port;
-}
-
-bool address_same_host(const union nic_address *a, const union nic_address *b)
-{
-    if (a->any.sa_family != b->any.sa_family)
-        return false;
-    return is_v6(a) ? memcmp(&a->v6.sin6_addr, &b->v6.sin6_addr, sizeof a->v6.sin6_addr) == 0
-                    : a->v4.sin_addr.s_addr == b->v4.sin_addr.s_addr;
-}
-
 /* ---- bytes ----------------------------------------------------------------------------------- */
 
 static enum kind kind_of(const union nic_address *address)
@@ -150,7 +132,7 @@ static const char *handle_take(const uint8_t *at, struct handle_target *out)
         if (bytes == 0 || end + bytes > HANDLE_BYTES)
             return "an address of no known kind, or cut short";
         get_address(at + end, &out->addresses[i]);
-        *address_port(&out->addresses[i]) = port;
+        *nic_address_port(&out->addresses[i]) = port;
         end += bytes;
     }
     while (end < HANDLE_BYTES) {

@@ -26,8 +26,4 @@ void handle_put(struct uccl_handle *handle, uint64_t listener, in_port_t port, c
 /* False (logged): no handle of this version. */
 bool handle_get(const struct uccl_handle *handle, struct handle_target *out);
 
-socklen_t address_length(const union nic_address *address);
-in_port_t *address_port(union nic_address *address);
-bool address_same_host(const union nic_address *a, const union nic_address *b);
-
 #endif

@@ -18,6 +18,7 @@
 #include "handle.h"
 #include "nic/backend.h"
 #include "nic/netdev.h"
+#include "nic/pair.h"
 
 #include <errno.h>
 #include <netinet/tcp.h>
@@ -79,7 +80,7 @@ static int listen_on(union nic_address *address, uint64_t connect_ms, int *out)
     /* Without this option a silent client enters the table sooner. */
     setsockopt(fd, IPPROTO_TCP, TCP_DEFER_ACCEPT, &defer_s, sizeof defer_s);
     socklen_t length = sizeof *address;
-    if (bind(fd, &address->any, address_length(address)) || listen(fd, BACKLOG) ||
+    if (bind(fd, &address->any, nic_address_length(address)) || listen(fd, BACKLOG) ||
         getsockname(fd, &address->any, &length)) {
         int error = errno;
         close(fd);
@@ -97,7 +98,7 @@ static int listener_open_socket(const struct uccl_engine *engine, int device, ui
         memset(address, 0, sizeof *address);
         address->v6.sin6_family = AF_INET6;
     }
-    *address_port(address) = htons(port);
+    *nic_address_port(address) = htons(port);
     int failed = listen_on(address, engine->params.connect_ms, fd);
     if (failed == EAFNOSUPPORT && device < 0) { /* IPv6 is off */
         memset(address, 0, sizeof *address);
@@ -116,7 +117,7 @@ static int listener_open_socket(const struct uccl_engine *engine, int device, ui
 static bool is_among(const union nic_address *address, const union nic_address *others, int count)
 {
     for (int i = 0; i < count; i++) {
-        if (address_same_host(address, &others[i]))
+        if (nic_same_host(address, &others[i]))
             return true;
     }
     return false;
@@ -191,7 +192,7 @@ UCCL_API int uccl_listen_with(uccl_engine *engine, int device, uint16_t port, co
     }
     listener->engine = engine;
     listener->wishes = wishes;
-    listener->port = ntohs(*address_port(&bound));
+    listener->port = ntohs(*nic_address_port(&bound));
     handle_put(handle, listener->nonce, htons(listener->port), offered, (unsigned)count);
     pthread_mutex_lock(&engine->lock);
     listener->next = engine->listeners;

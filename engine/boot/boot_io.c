@@ -178,13 +178,3 @@ int boot_io_error(int system_error)
         return fault_error(system_error);
     }
 }
-
-void boot_io_unmap(union nic_address *address)
-{
-    if (address->any.sa_family != AF_INET6 || !IN6_IS_ADDR_V4MAPPED(&address->v6.sin6_addr))
-        return;
-    struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_port = address->v6.sin6_port};
-    memcpy(&v4.sin_addr, &address->v6.sin6_addr.s6_addr[12], sizeof v4.sin_addr);
-    memset(address, 0, sizeof *address);
-    address->v4 = v4;
-}

@@ -67,7 +67,5 @@ bool boot_io_connected(const struct boot_io *io, int *system_error);
 
 /* The library's error for the errno of a socket call. */
 int boot_io_error(int system_error);
-/* Turns ::ffff:a.b.c.d, an IPv4 peer at a listener for both families, into its IPv4 form. */
-void boot_io_unmap(union nic_address *address);
 
 #endif

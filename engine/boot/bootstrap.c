@@ -572,8 +572,7 @@ int bootstrap_connect(const union nic_address *address, const uint8_t engine_id[
         return failed;
     boot->peer = *address;
     boot->listener = listener;
-    socklen_t length = v6 ? sizeof address->v6 : sizeof address->v4;
-    if (connect(fd, &address->any, length) != 0 && errno != EINPROGRESS && errno != EINTR) {
+    if (connect(fd, &address->any, nic_address_length(address)) != 0 && errno != EINPROGRESS && errno != EINTR) {
         int error = boot_io_error(errno);
         /* connect() refuses at once over loopback; bootstrap_step() reports that like later refusals. */
         if (error == UCCL_EREFUSED || error == UCCL_ETIMEDOUT || error == UCCL_EPROTO) {
@@ -605,7 +604,7 @@ int bootstrap_serve(int fd, const uint8_t engine_id[16], uint64_t listener, uint
     own_hello(boot)->listener = listener;
     socklen_t length = sizeof boot->peer;
     if (getpeername(fd, &boot->peer.any, &length) == 0) {
-        boot_io_unmap(&boot->peer);
+        boot->peer = netdev_unmapped(&boot->peer); /* ::ffff:a.b.c.d is an IPv4 peer at a listener for both families */
     } else { /* the peer has reset the connection: what it has said before can still be read, but nobody is there */
         boot->connect_errno = ECONNRESET;
         boot->state = BOOT_CONNECTING;
@@ -669,7 +668,7 @@ void bootstrap_host(const struct bootstrap *boot, struct nic_host *out)
     *out = (struct nic_host){.address = boot->peer};
     if (getsockname(boot->io.fd, &out->local.any, &length) != 0)
         out->local.any.sa_family = AF_UNSPEC; /* then the route decides */
-    boot_io_unmap(&out->local);
+    out->local = netdev_unmapped(&out->local);
 }
 
 int bootstrap_fd(const struct bootstrap *boot)

@@ -15,6 +15,7 @@
 #include "base/fault.h"
 #include "base/log.h"
 #include "nic/filter.h"
+#include "nic/pair.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -488,7 +489,6 @@ void netdev_find_scope(const char *filter, union nic_address *address)
         LOG_INFORM("link-local address of a peer: tried as %s", netdev_address_text(address, text));
 }
 
-/* An IPv4 address that is written as an IPv6 one, as an IPv4 address; others as they are. */
 union nic_address netdev_unmapped(const union nic_address *address)
 {
     union nic_address out = *address;
@@ -500,14 +500,6 @@ union nic_address netdev_unmapped(const union nic_address *address)
     return out;
 }
 
-static bool same_host(const union nic_address *a, const union nic_address *b)
-{
-    if (a->any.sa_family != b->any.sa_family)
-        return false;
-    return a->any.sa_family == AF_INET6 ? IN6_ARE_ADDR_EQUAL(&a->v6.sin6_addr, &b->v6.sin6_addr)
-                                        : a->v4.sin_addr.s_addr == b->v4.sin_addr.s_addr;
-}
-
 unsigned netdev_of_address(const union nic_address *address)
 {
     union nic_address wanted = netdev_unmapped(address), own;
@@ -517,15 +509,10 @@ unsigned netdev_of_address(const union nic_address *address)
     if (get_all(&all) != 0)
         return 0;
     for (const struct ifaddrs *entry = all; entry && index == 0; entry = entry->ifa_next)
-        if (usable(entry, &own) && same_host(&own, &wanted))
+        if (usable(entry, &own) && nic_same_host(&own, &wanted))
             index = if_nametoindex(entry->ifa_name);
     freeifaddrs(all);
     return index;
-}
-
-static socklen_t length_of(const union nic_address *address)
-{
-    return address->any.sa_family == AF_INET6 ? sizeof address->v6 : sizeof address->v4;
 }
 
 /*
@@ -542,8 +529,8 @@ static int connect_to(const union nic_address *to, const union nic_address *from
     if (interface != 0) /* older systems refuse it: then the route decides */
         (void)setsockopt(fd, SOL_SOCKET, SO_BINDTOIFINDEX, &number, sizeof number);
     if (from->any.sa_family != AF_UNSPEC)
-        (void)bind(fd, &from->any, length_of(from));
-    if (connect(fd, &to->any, length_of(to)) == 0)
+        (void)bind(fd, &from->any, nic_address_length(from));
+    if (connect(fd, &to->any, nic_address_length(to)) == 0)
         return fd;
     error = errno;
     close(fd);
@@ -556,7 +543,7 @@ static bool leaves_from(int fd, const union nic_address *address)
     union nic_address own;
     socklen_t length = sizeof own;
 
-    return getsockname(fd, &own.any, &length) == 0 && same_host(&own, address);
+    return getsockname(fd, &own.any, &length) == 0 && nic_same_host(&own, address);
 }
 
 /* MTU of the interface that has the address which a socket leaves from; 0: it cannot be found out. */

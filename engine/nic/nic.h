@@ -55,6 +55,16 @@ union nic_address {
     struct sockaddr_storage storage;
 };
 
+static inline socklen_t nic_address_length(const union nic_address *address)
+{
+    return address->any.sa_family == AF_INET6 ? sizeof address->v6 : sizeof address->v4;
+}
+/* In network byte order. */
+static inline in_port_t *nic_address_port(union nic_address *address)
+{
+    return address->any.sa_family == AF_INET6 ? &address->v6.sin6_port : &address->v4.sin_port;
+}
+
 /* A peer's host, and the address of ours by which it knows us. Ports mean nothing. */
 struct nic_host {
     union nic_address address;

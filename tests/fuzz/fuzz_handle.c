@@ -30,8 +30,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     require(target.count >= 1 && target.count <= HANDLE_ADDRESSES_MAX);
     for (unsigned i = 0; i < target.count; i++)
-        require(*address_port(&target.addresses[i]) != 0);
-    handle_put(&again, target.listener, *address_port(&target.addresses[0]), target.addresses, target.count);
+        require(*nic_address_port(&target.addresses[i]) != 0);
+    handle_put(&again, target.listener, *nic_address_port(&target.addresses[0]), target.addresses, target.count);
     require(handle_get(&again, &same));
     require(memcmp(&target, &same, sizeof same) == 0);
     return 0;

@@ -78,11 +78,6 @@ static inline uint64_t in_ms(unsigned ms)
     return now_ns() + ms * 1000000ull;
 }
 
-static inline socklen_t address_length(const union nic_address *address)
-{
-    return address->any.sa_family == AF_INET6 ? sizeof address->v6 : sizeof address->v4;
-}
-
 static inline union nic_address loopback(int family)
 {
     union nic_address address;
@@ -108,7 +103,7 @@ static inline int listen_at(union nic_address *address, int backlog)
 {
     int fd = socket(address->any.sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
     cr_assert_geq(fd, 0);
-    cr_assert_eq(bind(fd, &address->any, address_length(address)), 0, "bind: %s", strerror(errno));
+    cr_assert_eq(bind(fd, &address->any, nic_address_length(address)), 0, "bind: %s", strerror(errno));
     cr_assert_eq(listen(fd, backlog), 0);
     socklen_t length = sizeof *address;
     cr_assert_eq(getsockname(fd, &address->any, &length), 0);
@@ -515,7 +510,7 @@ static inline struct side face_raw(bool server, unsigned limit_ms, int *raw)
     struct side side = {.offer = make_offer(2, 5), .server = server};
     if (server) {
         *raw = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        cr_assert_eq(connect(*raw, &address.any, address_length(&address)), 0);
+        cr_assert_eq(connect(*raw, &address.any, nic_address_length(&address)), 0);
         cr_assert_eq(bootstrap_serve(accept_soon(listener), SERVER_ID, LISTENER, in_ms(limit_ms), &side.boot), 0);
     } else {
         cr_assert_eq(bootstrap_connect(&address, CLIENT_ID, 0, in_ms(limit_ms), NULL, &side.boot), 0);

@@ -146,7 +146,7 @@ static void reset_before_serve(const uint8_t *bytes, size_t length)
     union nic_address address = loopback(AF_INET);
     int listener = listen_at(&address, 8);
     int raw = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    cr_assert_eq(connect(raw, &address.any, address_length(&address)), 0);
+    cr_assert_eq(connect(raw, &address.any, nic_address_length(&address)), 0);
     send_all(raw, bytes, length);
     reset(raw);
     memset(&logged, 0, sizeof logged);
@@ -332,7 +332,7 @@ Test(boot_peers, unanswered_connect_times_out)
     int fillers[4];
     for (int i = 0; i < 4; i++) {
         fillers[i] = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-        (void)connect(fillers[i], &address.any, address_length(&address));
+        (void)connect(fillers[i], &address.any, nic_address_length(&address));
     }
     struct side client = {0};
     uint64_t start = now_ns();
@@ -355,7 +355,7 @@ static void refused(int family, const char *name)
     union nic_address address = loopback(family);
     /* bound but not listening: nobody else can take the port meanwhile */
     int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    cr_assert_eq(bind(fd, &address.any, address_length(&address)), 0);
+    cr_assert_eq(bind(fd, &address.any, nic_address_length(&address)), 0);
     socklen_t length = sizeof address;
     cr_assert_eq(getsockname(fd, &address.any, &length), 0);
     memset(&logged, 0, sizeof logged);

@@ -31,7 +31,7 @@ static void happy(int family, uint16_t client_flows, uint16_t server_flows)
     union nic_address own;
     socklen_t length = sizeof own;
     bootstrap_peer_address(client.boot, &seen);
-    cr_assert_arr_eq(&seen, &address, address_length(&address));
+    cr_assert_arr_eq(&seen, &address, nic_address_length(&address));
     bootstrap_peer_address(server.boot, &seen);
     cr_assert_eq(getsockname(bootstrap_fd(client.boot), &own.any, &length), 0);
     cr_assert_arr_eq(&seen, &own, length);

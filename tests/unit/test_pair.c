@@ -144,3 +144,24 @@ Test(pair, addresses_of_strangers)
     end = (struct nic_end){.mtu = 1500};
     cr_expect_not_null(nic_end_fault(&end), "no family");
 }
+
+Test(pair, same_hosts)
+{
+    static const struct {
+        const char *a, *b;
+        bool same;
+    } cases[] = {{"2001:db8::1", "2001:db8::1", true},  {"2001:db8::1", "2001:db8::2", false},
+                 {"2001:db8::1", "2001:db9::1", false}, {"192.0.2.1", "192.0.2.1", true},
+                 {"192.0.2.1", "192.0.2.2", false},     {"192.0.2.1", "::ffff:192.0.2.1", false}};
+    for (unsigned i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        union nic_address address[2] = {0};
+        const char *text[2] = {cases[i].a, cases[i].b};
+        for (unsigned k = 0; k < 2; k++) {
+            bool v6 = inet_pton(AF_INET6, text[k], &address[k].v6.sin6_addr) == 1;
+            address[k].any.sa_family = v6 ? AF_INET6 : AF_INET;
+            cr_assert(v6 || inet_pton(AF_INET, text[k], &address[k].v4.sin_addr) == 1);
+            *nic_address_port(&address[k]) = htons((uint16_t)(100 + k)); /* means nothing */
+        }
+        cr_assert_eq(nic_same_host(&address[0], &address[1]), cases[i].same, "%s, %s", cases[i].a, cases[i].b);
+    }
+}

@@ -121,11 +121,6 @@ static void keep_to_nic(const struct tcp_queue *queue, const struct tcp_peer *pe
         LOG_DBG("a TCP connection is not bound to %s: %s", device.name, strerror(errno));
 }
 
-static socklen_t length_of(const union nic_address *address)
-{
-    return address->any.sa_family == AF_INET6 ? sizeof address->v6 : sizeof address->v4;
-}
-
 /* The connection to come has our address and the NIC of the peer's rail. */
 static bool leave_by_nic(const struct tcp_queue *queue, const struct tcp_peer *peer, int fd)
 {
@@ -133,7 +128,7 @@ static bool leave_by_nic(const struct tcp_queue *queue, const struct tcp_peer *p
         return true;
     keep_to_nic(queue, peer, fd);
     set_option(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1);
-    return bind(fd, &peer->local.any, length_of(&peer->local)) == 0;
+    return bind(fd, &peer->local.any, nic_address_length(&peer->local)) == 0;
 }
 
 /* Whether an accepted connection is of this rail, by its addresses. */
@@ -205,7 +200,7 @@ void tcp_dial(struct tcp_queue *queue, struct tcp_conn *conn, uint64_t now_ns)
         limit_packets(conn->fd, address->any.sa_family, narrow_bytes);
     set_options(conn, conn->fd);
     bool bound = leave_by_nic(queue, conn->peer, conn->fd);
-    bool connected = bound && connect(conn->fd, &address->any, length_of(address)) == 0;
+    bool connected = bound && connect(conn->fd, &address->any, nic_address_length(address)) == 0;
     if (!bound || (!connected && errno != EINPROGRESS) || !tcp_watch_conn(queue, EPOLL_CTL_ADD, conn))
         tcp_break(queue, conn, strerror(errno));
     else if (connected)
@@ -387,7 +382,7 @@ int tcp_listen(struct tcp_queue *queue)
         LOG(TCP_LOG_ERROR(queue), "cannot listen for TCP connections of peers: %s", fault_text(error, text));
         return fault_error(error);
     }
-    queue->port = ntohs(any.any.sa_family == AF_INET6 ? any.v6.sin6_port : any.v4.sin_port);
+    queue->port = ntohs(*nic_address_port(&any));
     for (unsigned i = 0; i < TCP_STRANGERS_MAX; i++)
         queue->strangers[i].fd = -1;
     return 0;

@@ -290,16 +290,6 @@ static uint32_t take_destination(struct tcp_queue *queue)
     return first;
 }
 
-static void set_port(union nic_address *address, const uint8_t port[2])
-{
-    in_port_t value;
-    memcpy(&value, port, sizeof value);
-    if (address->any.sa_family == AF_INET6)
-        address->v6.sin6_port = value;
-    else
-        address->v4.sin_port = value;
-}
-
 static int tcp_peer_add(struct nic_queue *base, const struct nic_host *host, const struct nic_queue_address *address,
                         uint32_t *destination, uint32_t *datagram_bytes)
 {
@@ -330,8 +320,8 @@ static int tcp_peer_add(struct nic_queue *base, const struct nic_host *host, con
     peer->traffic_class = host->traffic_class;
     peer->local = host->local;
     peer->nic = host->nic;
-    set_port(&peer->local, (uint8_t[2]){0});
-    set_port(&peer->address, address->bytes + 1);
+    *nic_address_port(&peer->local) = 0;
+    memcpy(nic_address_port(&peer->address), address->bytes + 1, sizeof(in_port_t));
     for (uint16_t i = 0; i < count; i++)
         peer->conns[i] =
             (struct tcp_conn){.peer = peer, .fd = -1, .path = i, .batch_bytes = TCP_BATCH_MAX, .act_ns = UINT64_MAX};

@@ -117,7 +117,7 @@ static struct udp_send *new_send(struct udp_queue *queue, const struct tx_desc *
         .iovec = (uint16_t)batch->iovec_count,
     };
     if (!desc->sequenced && desc->opens) {
-        udp_set_port(&send->to, queue->peers[desc->destination].ports[desc->path % NIC_PORTS_TOLD_MAX]);
+        *nic_address_port(&send->to) = queue->peers[desc->destination].ports[desc->path % NIC_PORTS_TOLD_MAX];
         send->socket = UDP_MAIN_SOCKET;
     }
     return send;

@@ -168,7 +168,7 @@ static int bind_any(int fd, bool v6, uint16_t *port)
     any.any.sa_family = v6 ? AF_INET6 : AF_INET; /* all zeroes: the wildcard address, a free port */
     if (bind(fd, &any.any, length) != 0 || getsockname(fd, &any.any, &length) != 0)
         return -1;
-    *port = ntohs(v6 ? any.v6.sin6_port : any.v4.sin_port);
+    *port = ntohs(*nic_address_port(&any));
     return 0;
 }
 
@@ -504,7 +504,7 @@ static int udp_peer_add(struct nic_queue *base, const struct nic_host *host, con
     status = find_route(queue, host, &peer);
     if (status != 0)
         return status;
-    udp_set_port(&peer.address, peer.ports[0]);
+    *nic_address_port(&peer.address) = peer.ports[0];
     index = udp_take_peer(queue);
     if (index == UDP_NO_PEER)
         return udp_no_memory(queue);

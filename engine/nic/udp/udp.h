@@ -163,14 +163,6 @@ static inline struct udp_queue *udp_queue_of(const struct nic_queue *queue)
     return (struct udp_queue *)(uintptr_t)queue;
 }
 
-static inline void udp_set_port(union nic_address *address, uint16_t port)
-{
-    if (address->any.sa_family == AF_INET6)
-        address->v6.sin6_port = port;
-    else
-        address->v4.sin_port = port;
-}
-
 /* udp/send.c */
 bool udp_send(struct nic_queue *base, const struct tx_desc *desc);
 unsigned udp_flush(struct nic_queue *base);
