@@ -70,7 +70,7 @@ static void open_parts(struct engine_thread *thread, const struct open_call *cal
         conns[class] =
             core_part_conn_open(thread->core, at, call->flow->flow, &setup, call->conn->id | class_numbers[class],
                                 call->remote_id | class_numbers[class], end, now_ns);
-        at += core_part_conn_size(thread->params, &setup);
+        at += core_part_conn_size(&setup);
     }
 }
 
@@ -123,15 +123,14 @@ static bool has_onesided(const struct uccl_conn *conn, unsigned home)
 
 static size_t end_size(const struct uccl_conn *conn, unsigned home, unsigned i)
 {
-    const struct params *params = &conn->engine->params;
     const struct peer_flow *flow = flow_of_end(conn, home, i);
     unsigned classes = has_onesided(conn, home) ? STRIPE_CLASSES : 1;
     size_t bytes = 0;
     if (i == 0)
-        return core_conn_size(params, &flow->setup);
+        return core_conn_size(&flow->setup);
     for (unsigned class = 0; class < classes; class ++) {
         struct flow_setup setup = part_setup(flow, class);
-        bytes += core_part_conn_size(params, &setup);
+        bytes += core_part_conn_size(&setup);
     }
     return bytes;
 }
@@ -160,7 +159,7 @@ static bool map_annexes(struct uccl_conn *conn, unsigned home)
     const struct flow_setup *setup = &flow_of_end(conn, home, 0)->setup;
     size_t bytes = 0;
     for (unsigned i = 0; i < ANNEXES; i++)
-        bytes += core_annex_size(&engine->params, setup, onesided_annex(i));
+        bytes += core_annex_size(setup, onesided_annex(i));
     uint8_t *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (at == MAP_FAILED) {
         LOG_ERR("cannot map %zu bytes for a connection: %s", bytes, strerror(errno));
@@ -168,7 +167,7 @@ static bool map_annexes(struct uccl_conn *conn, unsigned home)
     }
     for (unsigned i = 0; i < ANNEXES; i++) {
         conn->annexes[i] = (struct conn_end){.of = conn, .annex = (uint8_t)(i + 1), .memory = at};
-        at += core_annex_size(&engine->params, setup, onesided_annex(i));
+        at += core_annex_size(setup, onesided_annex(i));
     }
     conn->annexes[0].memory_bytes = bytes;
     conn->stripes.onesided = onesided_new(conn->thread, &conn->stripes, conn, &engine->exports, &engine->notes);

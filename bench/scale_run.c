@@ -340,8 +340,8 @@ static void open_pair(struct run *run, uint32_t index)
             .features = WIRE_FEATURES,
         };
         pair->flow[side] = core_flow_open(core, kept(run, core_flow_size(run->params, &setup)), &setup, clock_ns(run));
-        pair->conn[side] = core_conn_open(core, kept(run, core_conn_size(run->params, &setup)), pair->flow[side],
-                                          &setup, slot[side], slot[!side], NULL, clock_ns(run));
+        pair->conn[side] = core_conn_open(core, kept(run, core_conn_size(&setup)), pair->flow[side], &setup, slot[side],
+                                          slot[!side], NULL, clock_ns(run));
     }
 }
 

@@ -106,8 +106,8 @@ static void open_flow(unsigned side)
                                                    &setup.rails[0].datagram_bytes) == 0);
     setup.places = thread->queue->data_qp && thread->queue->data_qp->places(thread->queue, &address);
     flows[side] = core_flow_open(thread->core, zeroed(core_flow_size(&params, &setup)), &setup, now_ns);
-    conns[side] = core_conn_open(thread->core, zeroed(core_conn_size(&params, &setup)), flows[side], &setup, 1, 1,
-                                 &conns[side], now_ns);
+    conns[side] =
+        core_conn_open(thread->core, zeroed(core_conn_size(&setup)), flows[side], &setup, 1, 1, &conns[side], now_ns);
 }
 
 static void receive(struct engine_thread *thread)

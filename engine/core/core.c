@@ -106,7 +106,7 @@ void core_flow_close(struct core *core, struct flow *flow)
     core->flows[flow->slot] = NULL;
     queue_remove(&core->ready, &flow->ready);
     queue_remove(&core->flow_events, &flow->event);
-    queue_remove(&core->paths, &flow->acting);
+    queue_remove(&core->acting, &flow->acting);
 }
 
 void core_set_datagram(struct core *core, uint32_t destination, uint32_t datagram_bytes)
@@ -139,7 +139,7 @@ void core_destination_changed(struct core *core, uint32_t destination, bool up, 
     }
 }
 
-size_t core_conn_size(const struct params *params, const struct flow_setup *setup)
+size_t core_conn_size(const struct flow_setup *setup)
 {
     return conn_size(setup);
 }
@@ -174,7 +174,7 @@ static struct flow_setup annex_flow_setup(const struct flow_setup *setup, const 
     return own;
 }
 
-size_t core_annex_size(const struct params *params, const struct flow_setup *setup, const struct annex_setup *annex)
+size_t core_annex_size(const struct flow_setup *setup, const struct annex_setup *annex)
 {
     struct flow_setup own = annex_flow_setup(setup, annex);
     return conn_size(&own);
@@ -202,7 +202,7 @@ void core_annex_follow(struct conn *conn, struct conn *leader)
     conn->overtakes |= 1 << FRAME_DATA;
 }
 
-size_t core_part_conn_size(const struct params *params, const struct flow_setup *setup)
+size_t core_part_conn_size(const struct flow_setup *setup)
 {
     struct flow_setup small = *setup;
     small.eager_window_kb = 0;
@@ -250,11 +250,6 @@ void core_conn_fail(struct core *core, struct conn *conn, int32_t status, uint64
     if (conn->state == CONN_OPEN)
         conn_keep_fin(conn);
     conn_fail(conn, status, conn->flow->dead ? DEFER_DRAIN : DEFER_REVOKE_DUE);
-}
-
-void core_conn_peer_dead(struct core *core, struct conn *conn, uint64_t now_ns)
-{
-    core_conn_fail(core, conn, UCCL_EPEERDEAD, now_ns);
 }
 
 bool core_conn_has_failed(const struct conn *conn)
@@ -693,10 +688,10 @@ bool core_next_event(struct core *core, struct core_event *event)
 bool core_next_qp_action(struct core *core, struct core_qp_action *action)
 {
     struct flow *flow;
-    while ((flow = QUEUE_HOLDER(core->paths.head, struct flow, acting))) {
+    while ((flow = QUEUE_HOLDER(core->acting.head, struct flow, acting))) {
         if (data_qps_next_action(flow, action))
             return true;
-        queue_remove(&core->paths, &flow->acting);
+        queue_remove(&core->acting, &flow->acting);
     }
     return false;
 }

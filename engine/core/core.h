@@ -175,7 +175,7 @@ void core_flow_close(struct core *core, struct flow *flow);
  */
 void core_set_datagram(struct core *core, uint32_t destination, uint32_t datagram_bytes);
 
-size_t core_conn_size(const struct params *params, const struct flow_setup *setup);
+size_t core_conn_size(const struct flow_setup *setup);
 
 /*
  * Opens one end of a connection. `local_id` is what the peer writes into frames for it, `remote_id` what we write. An
@@ -198,7 +198,7 @@ struct annex_setup {
     uint32_t eager_window_kb; /* at most that of the flow counts; 0: no message goes at once */
     uint32_t ahead_bytes;     /* of a message that may be sent before its clear-to-send: core_annex_follow() */
 };
-size_t core_annex_size(const struct params *params, const struct flow_setup *setup, const struct annex_setup *annex);
+size_t core_annex_size(const struct flow_setup *setup, const struct annex_setup *annex);
 struct conn *core_annex_open(struct core *core, void *memory, struct flow *flow, const struct flow_setup *setup,
                              const struct annex_setup *annex, uint32_t local_id, uint32_t remote_id, void *owner,
                              uint64_t now_ns);
@@ -230,7 +230,7 @@ static inline unsigned core_stripe_end(uint64_t number, unsigned ends, unsigned 
 /* Opens an end of a connection that carries parts of striped messages and nothing else. */
 struct conn *core_part_conn_open(struct core *core, void *memory, struct flow *flow, const struct flow_setup *setup,
                                  uint32_t local_id, uint32_t remote_id, void *owner, uint64_t now_ns);
-size_t core_part_conn_size(const struct params *params, const struct flow_setup *setup);
+size_t core_part_conn_size(const struct flow_setup *setup);
 
 /*
  * A part of a message on such a connection. The caller's fields are as in the whole message, but placeable is false. A
@@ -269,9 +269,7 @@ void core_available(struct core *core, struct core_msg *msg, uint64_t bytes, uin
 /* Names the connection to the peer at once: a peer that does not know it answers GONE. For the side that connects. */
 void core_conn_announce(struct core *core, struct conn *conn, uint64_t now_ns);
 
-/* Another flow of the connection has died: the connection fails with UCCL_EPEERDEAD and sends a FIN. */
-void core_conn_peer_dead(struct core *core, struct conn *conn, uint64_t now_ns);
-/* The same for another reason: `status`. */
+/* The connection fails with `status` and sends a FIN: as when another of its flows has died (UCCL_EPEERDEAD). */
 void core_conn_fail(struct core *core, struct conn *conn, int32_t status, uint64_t now_ns);
 
 /* Whether a connection has failed, though its event may not have been taken yet. */

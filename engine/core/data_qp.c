@@ -118,7 +118,7 @@ unsigned data_qps_pairs(const struct flow *flow)
 static void request_action(struct flow *flow, struct data_qp *qp, enum core_qp_kind kind)
 {
     qp->actions |= (uint8_t)(1u << kind);
-    queue_append(&flow->core->paths, &flow->acting);
+    queue_append(&flow->core->acting, &flow->acting);
 }
 
 static void owe_frame(struct flow *flow, struct data_qp *qp, enum wire_qp_what what)

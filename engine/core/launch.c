@@ -28,7 +28,8 @@ static inline void begin_flight(struct rail *rail, const struct chunk *chunk, ui
         rail->pace_until_ns = now_ns + rail->cc.pace_gap_ns * chunk->payload_bytes / rail->cc.chunk_bytes;
 }
 
-void tx_fly(struct rail *rail, struct chunk *chunk, uint16_t path, uint64_t now_ns)
+/* Puts the chunk on a path. */
+static void fly(struct rail *rail, struct chunk *chunk, uint16_t path, uint64_t now_ns)
 {
     struct flow *flow = rail->flow;
     begin_flight(rail, chunk, now_ns);
@@ -73,7 +74,7 @@ void tx_launch(struct rail *rail, struct chunk *chunk, uint64_t seq, uint64_t ma
     struct flow *flow = rail->flow;
     struct core *core = flow->core;
     bool retransmission = chunk->transmissions > 0;
-    tx_fly(rail, chunk, choose_path(rail, chunk, avoid), now_ns);
+    fly(rail, chunk, choose_path(rail, chunk, avoid), now_ns);
     desc->flow = flow;
     desc->due = 0;
     desc->sequenced = true;

@@ -46,7 +46,7 @@ struct core {
     struct core_release *releases; /* core_releases_max() of them */
     uint32_t release_next, release_count;
     struct queue conn_events, flow_events;
-    struct queue paths; /* flows whose data QPs have actions for core_next_qp_action() */
+    struct queue acting; /* flows whose data QPs have actions for core_next_qp_action() */
 };
 
 /* Whether the rail's connections lose much, so that large messages leave them for now. */

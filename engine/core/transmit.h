@@ -73,8 +73,6 @@ static inline struct chunk *tx_new_chunk(struct flow *flow, const struct chunk *
 }
 /* Chunks after `plan` are about to be written: fills in what they have in common. */
 void tx_begin_writes(struct rail *rail, struct chunk *plan, uint64_t now_ns);
-/* Puts the chunk on a path. */
-void tx_fly(struct rail *rail, struct chunk *chunk, uint16_t path, uint64_t now_ns);
 /* Puts a chunk of datagrams on a path (a placed one on its data QP), and fills in the descriptor's common fields. */
 void tx_launch(struct rail *rail, struct chunk *chunk, uint64_t seq, uint64_t mask, int avoid, struct tx_desc *desc,
                uint64_t now_ns);

@@ -223,10 +223,10 @@ static unsigned get_cts(const uint8_t *at, size_t left, struct wire_cts *cts)
     return bytes;
 }
 
-static bool get_qp(const uint8_t *at, struct wire_qp *path)
+static bool get_qp(const uint8_t *at, struct wire_qp *qp)
 {
-    *path = (struct wire_qp){at[1], get16(at + 2), get32(at + 4), get32(at + 8), get32(at + 12)};
-    return path->what >= QP_OFFER && path->what <= QP_DRAINED && path->generation;
+    *qp = (struct wire_qp){at[1], get16(at + 2), get32(at + 4), get32(at + 8), get32(at + 12)};
+    return qp->what >= QP_OFFER && qp->what <= QP_DRAINED && qp->generation;
 }
 
 static bool get_probe(struct wire_packet *packet, const uint8_t *at, struct wire_probe *probe)
@@ -495,12 +495,12 @@ unsigned wire_put_flow(uint8_t *at, const struct wire_flow *flow)
     return WIRE_FLOW_BYTES;
 }
 
-unsigned wire_put_qp(uint8_t *at, const struct wire_qp *path)
+unsigned wire_put_qp(uint8_t *at, const struct wire_qp *qp)
 {
-    put_start(at, FRAME_QP, path->what, path->path);
-    put32(at + 4, path->generation);
-    put32(at + 8, path->number);
-    put32(at + 12, path->psn);
+    put_start(at, FRAME_QP, qp->what, qp->path);
+    put32(at + 4, qp->generation);
+    put32(at + 8, qp->number);
+    put32(at + 12, qp->psn);
     return WIRE_QP_BYTES;
 }
 

@@ -306,7 +306,7 @@ unsigned wire_put_abort(uint8_t *at, const struct wire_abort *end);
 unsigned wire_put_fin(uint8_t *at, const struct wire_fin *fin);
 unsigned wire_put_demand(uint8_t *at, const struct wire_demand *demand);
 unsigned wire_put_grant(uint8_t *at, const struct wire_grant *grant);
-unsigned wire_put_qp(uint8_t *at, const struct wire_qp *path);
+unsigned wire_put_qp(uint8_t *at, const struct wire_qp *qp);
 unsigned wire_put_gone(uint8_t *at, const struct wire_gone *gone);
 unsigned wire_put_probe(uint8_t *at, const struct wire_probe *probe);
 unsigned wire_put_flow(uint8_t *at, const struct wire_flow *flow);

@@ -108,7 +108,8 @@ void payload_gather(void *to, const struct core_msg *msg, uint64_t offset, size_
         memcpy(to, payload_at(msg, offset), length);
 }
 
-void payload_write(const struct core_msg *msg, uint64_t offset, const void *from, size_t length)
+/* Payload of a receive has arrived. */
+static void put(const struct core_msg *msg, uint64_t offset, const void *from, size_t length)
 {
     struct uccl_request *request = request_of(msg);
     if (request->staged.memory)
@@ -126,7 +127,7 @@ void payload_copies(struct core *core)
     struct core_copy copy;
     while (core_next_copy(core, &copy)) {
         if (copy.msg)
-            payload_write(copy.msg, copy.offset_bytes, copy.from, copy.length);
+            put(copy.msg, copy.offset_bytes, copy.from, copy.length);
         else
             memcpy(copy.to, copy.from, copy.length);
     }

@@ -52,10 +52,8 @@ const void *payload_piece_at(const struct core_msg *msg, uint64_t offset, size_t
 /* nic_local_fn. */
 uint64_t payload_local(const struct core_msg *msg, uint64_t offset, unsigned nic, uint32_t *key);
 
-/* Payload of a receive has arrived. */
-void payload_write(const struct core_msg *msg, uint64_t offset, const void *from, size_t length);
 /*
- * Where a NIC may receive the payload of bulk datagrams at once, ahead of payload_write(); NULL: nowhere
+ * Where a NIC may receive the payload of bulk datagrams at once, ahead of payload_copies(); NULL: nowhere
  * (nic_target_fn). `owner` is the engine thread.
  */
 void *payload_target(void *owner, const uint8_t *header, size_t length, size_t stride, unsigned *count);

@@ -555,7 +555,7 @@ void stripe_cancel(struct engine_thread *thread, struct uccl_request *request, u
     if (request->staged.memory && request->staged.over) /* it waits for copies, and its connection may be gone */
         return;
     if (request->parts && atomic_load_explicit(&request->part_status, memory_order_relaxed) == UCCL_EPEERDEAD)
-        core_conn_peer_dead(thread->core, request->msg.conn, now_ns);
+        core_conn_fail(thread->core, request->msg.conn, UCCL_EPEERDEAD, now_ns);
     else
         core_cancel(thread->core, &request->msg, now_ns);
 }

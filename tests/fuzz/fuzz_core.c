@@ -338,7 +338,7 @@ static void open_flow(unsigned index)
     flows[index] = core_flow_open(core, flow_memory[index], &setup, now_ns);
     for (unsigned i = index * FLOW_CONNS; i < (index + 1) * FLOW_CONNS; i++) {
         closed[i] = false;
-        conn_memory[i] = zeroed(core_conn_size(&params, &setup));
+        conn_memory[i] = zeroed(core_conn_size(&setup));
         conns[i] = i % FLOW_CONNS == PART_CONN
                        ? core_part_conn_open(core, conn_memory[i], flows[index], &setup, i, i, &conns[i], now_ns)
                        : core_conn_open(core, conn_memory[i], flows[index], &setup, i, i, &conns[i], now_ns);
@@ -349,7 +349,7 @@ static void open_flow(unsigned index)
     for (unsigned k = 0; k < FLOW_ANNEXES; k++) {
         unsigned i = leader_of(index) + k;
         closed[i] = false;
-        conn_memory[i] = zeroed(core_annex_size(&params, &setup, &annexes[k]));
+        conn_memory[i] = zeroed(core_annex_size(&setup, &annexes[k]));
         conns[i] = core_annex_open(core, conn_memory[i], flows[index], &setup, &annexes[k], i, i, &conns[i], now_ns);
     }
     core_annex_follow(conns[leader_of(index) + 1], conns[leader_of(index)]);

@@ -550,7 +550,7 @@ static void open_annexes(unsigned side, const struct flow_setup *setup)
     struct end *end = &ends[PART_LINK][side];
     for (unsigned k = 0; k < 2; k++) {
         unsigned conn = CONN_CONTROL + k, id = PLAIN_CONNS | (k + 1) << CORE_ANNEX_SHIFT;
-        conn_memory[conn][side] = zeroed(core_annex_size(&params, setup, &annexes[k]));
+        conn_memory[conn][side] = zeroed(core_annex_size(setup, &annexes[k]));
         closed[conn][side] = false;
         conns[conn][side] = core_annex_open(end->core, conn_memory[conn][side], end->flow, setup, &annexes[k], id, id,
                                             &conns[conn][side], now_ns);
@@ -587,7 +587,7 @@ static void open_link(enum link link)
     for (unsigned conn = 0; conn < PLAIN_CONNS; conn++) {
         for (unsigned side = 0; link_of[conn] == link && side < 2; side++) {
             struct end *end = &ends[link][side];
-            void *memory = zeroed(core_conn_size(&params, &setups[side]));
+            void *memory = zeroed(core_conn_size(&setups[side]));
             conn_memory[conn][side] = memory;
             closed[conn][side] = false;
             conns[conn][side] = conn == CONN_PARTS ? core_part_conn_open(end->core, memory, end->flow, &setups[side],

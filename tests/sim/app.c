@@ -158,7 +158,7 @@ static void create_conn(struct world *world, struct conn_sim *conn, struct pair 
         struct side *side = &conn->sides[s];
         struct end *end = &world->ends[pair->end[s]];
         *side = (struct side){.conn = conn, .side = s, .end = pair->end[s]};
-        side->memory = sim_alloc(core_conn_size(&end->params, &pair->setup[s]));
+        side->memory = sim_alloc(core_conn_size(&pair->setup[s]));
         side->core_conn = core_conn_open(end->core, side->memory, pair->flow[s], &pair->setup[s], ids[s], ids[!s], side,
                                          world_clock_ns(world, end));
         conn->count[s] = options->one_way && s ? 0 : options->messages;

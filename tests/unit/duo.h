@@ -133,9 +133,9 @@ static inline void duo_open_as(bool one_core)
         duo_flow[side] = core_flow_open(duo_core[side], duo_zeroed(core_flow_size(&duo_params, &duo_setup[side])),
                                         &duo_setup[side], duo_now);
         for (unsigned i = 0; i < DUO_CONNS; i++)
-            duo_conn[side][i] = core_conn_open(
-                duo_core[side], duo_zeroed(core_conn_size(&duo_params, &duo_setup[side])), duo_flow[side],
-                &duo_setup[side], 2 * i + side, 2 * i + !side, &duo_conn[side][i], duo_now);
+            duo_conn[side][i] =
+                core_conn_open(duo_core[side], duo_zeroed(core_conn_size(&duo_setup[side])), duo_flow[side],
+                               &duo_setup[side], 2 * i + side, 2 * i + !side, &duo_conn[side][i], duo_now);
     }
 }
 

@@ -16,8 +16,8 @@ static unsigned part_ended;
 static inline void open_with_part(void)
 {
     duo_open();
-    part_end = core_part_conn_open(duo_core[1], duo_zeroed(core_part_conn_size(&duo_params, &duo_setup[1])),
-                                   duo_flow[1], &duo_setup[1], PART_ID, PART_REMOTE, &part_ended, duo_now);
+    part_end = core_part_conn_open(duo_core[1], duo_zeroed(core_part_conn_size(&duo_setup[1])), duo_flow[1],
+                                   &duo_setup[1], PART_ID, PART_REMOTE, &part_ended, duo_now);
 }
 
 static uint8_t packet[8192];

@@ -91,7 +91,7 @@ static void open_annexes(bool first)
     for (unsigned side = 0; side < 2; side++) {
         for (unsigned i = LEADER; i <= FOLLOWER; i++)
             duo_conn[side][i] =
-                core_annex_open(duo_core[side], duo_zeroed(core_annex_size(&duo_params, &duo_setup[side], &annex[i])),
+                core_annex_open(duo_core[side], duo_zeroed(core_annex_size(&duo_setup[side], &annex[i])),
                                 duo_flow[side], &duo_setup[side], &annex[i], (i + 1) << CORE_ANNEX_SHIFT | side,
                                 (i + 1) << CORE_ANNEX_SHIFT | !side, &duo_conn[side][i], duo_now);
         core_annex_follow(duo_conn[side][FOLLOWER], duo_conn[side][LEADER]);

@@ -247,8 +247,8 @@ Test(channel, what_is_refused_is_named, .init = open_up)
     struct wire_packet packet;
     const struct wire_frame *frame;
     uint8_t data[WIRE_BULK_HEADER_BYTES + 8] = {0};
-    core_part_conn_open(duo_core[1], duo_zeroed(core_part_conn_size(&duo_params, &duo_setup[1])), duo_flow[1],
-                        &duo_setup[1], 100, 101, &part_ended, duo_now);
+    core_part_conn_open(duo_core[1], duo_zeroed(core_part_conn_size(&duo_setup[1])), duo_flow[1], &duo_setup[1], 100,
+                        101, &part_ended, duo_now);
     struct tx_desc desc = {.kind = TX_BULK,
                            .count = 1,
                            .sequenced = true,

@@ -342,9 +342,9 @@ Test(conn, credit_of_many_connections_leaves)
     duo_open();
     for (unsigned side = 0; side < 2; side++)
         for (unsigned i = 0; i < MANY; i++)
-            conns[side][i] = core_conn_open(duo_core[side], duo_zeroed(core_conn_size(&duo_params, &duo_setup[side])),
-                                            duo_flow[side], &duo_setup[side], 100 + 2 * i + side, 100 + 2 * i + !side,
-                                            &duo_conn[side][0], duo_now);
+            conns[side][i] =
+                core_conn_open(duo_core[side], duo_zeroed(core_conn_size(&duo_setup[side])), duo_flow[side],
+                               &duo_setup[side], 100 + 2 * i + side, 100 + 2 * i + !side, &duo_conn[side][0], duo_now);
     for (unsigned i = 0; i < MANY; i++) {
         duo_conn[1][0] = conns[1][i];
         recvs[i] = duo_recv(1, 10);
@@ -769,8 +769,8 @@ Test(conn, a_new_connection_in_the_place_of_an_old_one, .init = duo_open)
     close_conn(1, 1000 * MS);
     for (unsigned side = 0; side < 2; side++) {
         uint32_t ids[2] = {1 << CORE_CONN_INDEX_BITS, 1 << CORE_CONN_INDEX_BITS | 1};
-        duo_conn[side][0] = core_conn_open(duo_core[side], duo_zeroed(core_conn_size(&duo_params, &duo_setup[side])),
-                                           duo_flow[side], &duo_setup[side], ids[side], ids[!side], NULL, duo_now);
+        duo_conn[side][0] = core_conn_open(duo_core[side], duo_zeroed(core_conn_size(&duo_setup[side])), duo_flow[side],
+                                           &duo_setup[side], ids[side], ids[!side], NULL, duo_now);
     }
     struct wire_cts stale = {.conn = 0, .msg = 0, .length = LARGE}; /* for the old one */
     uint8_t datagram[100];

@@ -146,8 +146,8 @@ Test(copy_target, no_place_beyond_the_message_of_a_part)
     duo_setup[0].rails[0].datagram_bytes = duo_setup[1].rails[0].datagram_bytes = STRIDE;
     duo_open_as(false);
     struct duo_request part = {.msg = {.kind = CORE_RECV, .size_bytes = LARGE, .stripes = FLOWS}};
-    struct conn *conn = core_part_conn_open(duo_core[1], duo_zeroed(core_part_conn_size(&duo_params, &duo_setup[1])),
-                                            duo_flow[1], &duo_setup[1], 100, 101, &part, duo_now);
+    struct conn *conn = core_part_conn_open(duo_core[1], duo_zeroed(core_part_conn_size(&duo_setup[1])), duo_flow[1],
+                                            &duo_setup[1], 100, 101, &part, duo_now);
     core_submit_part(duo_core[1], conn, &part.msg, duo_now);
     struct tx_desc desc = {.kind = TX_BULK,
                            .count = 10,

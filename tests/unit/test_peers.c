@@ -326,7 +326,7 @@ Test(peers, ends_are_mapped_as_they_are_laid_out, .timeout = TIMEOUT_S)
         cr_assert_eq(conn->stripes.count, i + 1);
         for (unsigned end = 0; end < conn->stripes.count; end++) {
             const struct flow_setup *setup = &conn->peer->flows[(ours.home + end) % (i + 1)].setup;
-            size_t bytes = end ? core_part_conn_size(&server->params, setup) : core_conn_size(&server->params, setup);
+            size_t bytes = end ? core_part_conn_size(setup) : core_conn_size(setup);
             cr_assert_eq(conn->ends[end].memory_bytes, bytes, "connection %u, end %u", i, end);
             cr_assert_eq(setup->msg_window,
                          WINDOWS[i] < server->params.msg_window ? WINDOWS[i] : server->params.msg_window);

@@ -26,8 +26,8 @@ static void open_with_silent(unsigned count, unsigned small, unsigned big)
         setup.tx_window_bytes = setup.rx_window_bytes = 64 << 20;
         setup.owner = &silent_flow[i];
         silent_flow[i] = core_flow_open(duo_core[0], duo_zeroed(core_flow_size(&duo_params, &setup)), &setup, duo_now);
-        silent_conn[i] = core_conn_open(duo_core[0], duo_zeroed(core_conn_size(&duo_params, &setup)), silent_flow[i],
-                                        &setup, 100 + i, 100 + i, &silent_conn[i], duo_now);
+        silent_conn[i] = core_conn_open(duo_core[0], duo_zeroed(core_conn_size(&setup)), silent_flow[i], &setup,
+                                        100 + i, 100 + i, &silent_conn[i], duo_now);
     }
 }
 

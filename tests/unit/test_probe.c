@@ -235,7 +235,7 @@ Test(probe, an_idle_flow_asks_nothing, .init = open_unproven)
 Test(probe, a_kept_fin_leaves_with_the_proof, .init = open_unproven)
 {
     struct duo_request *recv = duo_recv(0, 100);
-    core_conn_peer_dead(duo_core[1], duo_conn[1][0], duo_now);
+    core_conn_fail(duo_core[1], duo_conn[1][0], UCCL_EPEERDEAD, duo_now);
     duo_run(duo_params.dead_peer_ms * MS / 8);
     cr_assert(!recv->ended && duo_count(&duo_counters[0].rx_datagrams) == 0, "nobody has asked anybody");
     core_conn_announce(duo_core[0], duo_conn[0][1], duo_now);

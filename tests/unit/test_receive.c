@@ -406,7 +406,7 @@ Test(gone, a_peer_dead_elsewhere_is_told, .init = open_with_part)
     duo_assert_ended(delivered_recv, UCCL_OK, 100);
     struct duo_request *recv[2] = {duo_recv(0, 50000), duo_recv(1, 50000)};
     struct duo_request *send = duo_send(1, 100);
-    core_conn_peer_dead(duo_core[1], duo_conn[1][0], duo_now);
+    core_conn_fail(duo_core[1], duo_conn[1][0], UCCL_EPEERDEAD, duo_now);
     duo_events(1);
     duo_assert_ended(recv[1], UCCL_EPEERDEAD, 0);
     duo_assert_ended(send, UCCL_EPEERDEAD, 0);
@@ -415,7 +415,7 @@ Test(gone, a_peer_dead_elsewhere_is_told, .init = open_with_part)
     duo_assert_ended(delivered, UCCL_OK, 100);
     duo_assert_ended(recv[0], UCCL_ECLOSED, 0);
     cr_assert(duo_failed[0] == 1 && duo_failed_status[0] == UCCL_ECLOSED);
-    core_conn_peer_dead(duo_core[1], duo_conn[1][0], duo_now);
+    core_conn_fail(duo_core[1], duo_conn[1][0], UCCL_EPEERDEAD, duo_now);
     duo_events(1);
     cr_assert(duo_failed[1] == 1, "once");
     duo_assert_rest();

@@ -79,7 +79,8 @@ static int tcp_reach(struct nic *nic, const struct nic_queue_address *address)
     return UCCL_OK;
 }
 
-int tcp_no_memory(const struct tcp_queue *queue)
+/* Logs that memory ran out and returns UCCL_ENOMEM. */
+static int no_memory(const struct tcp_queue *queue)
 {
     LOG(TCP_LOG_ERROR(queue), "no memory for TCP queue %u with %u peers", queue->setup.index, queue->destination_count);
     return UCCL_ENOMEM;
@@ -186,7 +187,7 @@ static int tcp_queue_open(struct nic *nic, const struct nic_queue_setup *setup, 
     queue->zeros = mmap(NULL, RECORD_BULK_MAX, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (queue->zeros == MAP_FAILED)
         queue->zeros = NULL;
-    int status = queue->slots && queue->discard && queue->zeros ? open_descriptors(queue) : tcp_no_memory(queue);
+    int status = queue->slots && queue->discard && queue->zeros ? open_descriptors(queue) : no_memory(queue);
     if (status != 0) {
         tcp_queue_close(&queue->base);
         return status;
@@ -312,7 +313,7 @@ static int tcp_peer_add(struct nic_queue *base, const struct nic_host *host, con
     uint32_t number = peer ? take_destination(queue) : UINT32_MAX;
     if (number == UINT32_MAX) {
         free(peer);
-        return tcp_no_memory(queue);
+        return no_memory(queue);
     }
     *destination = peer->destination = number | (queue->setup.beside ? NIC_BESIDE : 0);
     peer->address = host->address;

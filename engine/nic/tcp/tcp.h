@@ -230,9 +230,6 @@ extern const struct nic_channel_ops tcp_channel_ops;
 /* How bad it is that a queue finds no memory or descriptors: without one beside them, datagrams carry all. */
 #define TCP_LOG_ERROR(queue) ((queue)->setup.beside ? UCCL_LOG_WARN : UCCL_LOG_ERROR)
 
-/* Logs that memory ran out and returns UCCL_ENOMEM. */
-int tcp_no_memory(const struct tcp_queue *queue);
-
 /* ---- conn.c ---------------------------------------------------------------------------------- */
 
 /* tcp_act() has something to do then. */

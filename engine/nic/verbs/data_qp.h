@@ -14,8 +14,8 @@
  *
  * Thread: the queue's owner, but for the two atomics, which events of the device set.
  */
-#ifndef UCCL_VERBS_PATH_H
-#define UCCL_VERBS_PATH_H
+#ifndef UCCL_VERBS_DATA_QP_H
+#define UCCL_VERBS_DATA_QP_H
 
 #include "nic/verbs/verbs.h"
 
