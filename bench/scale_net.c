@@ -132,7 +132,8 @@ void net_fail_links(struct net *net, uint32_t count, unsigned quarters)
     }
 }
 
-unsigned net_distance(const struct net *net, uint32_t src, uint32_t dst)
+/* How many links lie between two hosts: 2, 4 or 6. */
+static unsigned distance_of(const struct net *net, uint32_t src, uint32_t dst)
 {
     if (tor_of(net, src) == tor_of(net, dst))
         return 2;
@@ -211,7 +212,7 @@ uint64_t net_ideal_ps(const struct net *net, const struct matrix *matrix)
             const struct message *message = sorted[i];
             uint32_t host = down ? message->dst : message->src;
             uint32_t at[CUT_TIERS] = {host, tor_of(net, host), pod_of(net, host)};
-            unsigned distance = net_distance(net, message->src, message->dst);
+            unsigned distance = distance_of(net, message->src, message->dst);
             uint64_t base_ps = model_base_ps(distance, message->bytes);
             for (unsigned tier = 0; tier < distance / 2; tier++) {
                 uint64_t end_ps = pass(&cuts[first[tier] + at[tier]], message, base_ps);

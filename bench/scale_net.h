@@ -79,8 +79,6 @@ bool net_set_link(struct net *net, const struct failure *link, unsigned quarters
 /* `count` uplinks of racks, no two of one rack while there are others, chosen by the seed. */
 void net_fail_links(struct net *net, uint32_t count, unsigned quarters);
 
-/* How many links lie between two hosts: 2, 4 or 6. */
-unsigned net_distance(const struct net *net, uint32_t src, uint32_t dst);
 /* The time in which everything can have been received (model_bound_ps()); 0: that has no bound. */
 uint64_t net_ideal_ps(const struct net *net, const struct matrix *matrix);
 

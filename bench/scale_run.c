@@ -19,7 +19,7 @@
 /* Clocks of cores do not begin at 0, which means "never" in some places. */
 #define CLOCK_START_NS UINT64_C(1000000000)
 #define WINDOW_BYTES (UINT64_C(1) << 40) /* no socket buffer stands in the way */
-enum { DATAGRAM_BYTES = MODEL_PAYLOAD_BYTES + WIRE_BULK_HEADER_BYTES, HEADER_BYTES_MAX = DATAGRAM_BYTES };
+enum { DATAGRAM_BYTES = MODEL_PAYLOAD_BYTES + WIRE_BULK_HEADER_BYTES };
 _Static_assert((int)WIRE_BULK_HEADER_BYTES == (int)MODEL_HEADER_BYTES, "our header is all of the model's");
 
 /* Two nodes with a flow between them: sides 0 and 1. */

@@ -23,7 +23,8 @@ enum tool_id tool_self;
 
 /* ---- ending in failure ---- */
 
-const char *tool_error_text(int error)
+/* "peer stopped answering (UCCL_EPEERDEAD)"; valid until the next call. */
+static const char *error_text(int error)
 {
     static const struct {
         int value;
@@ -70,7 +71,7 @@ void tool_fail_uccl(int error, const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
-    say_error(format, arguments, tool_error_text(error));
+    say_error(format, arguments, error_text(error));
     va_end(arguments);
     exit(EXIT_FAILURE);
 }

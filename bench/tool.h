@@ -41,8 +41,6 @@ void tool_fail(const char *format, ...) __attribute__((format(printf, 1, 2), nor
 void tool_fail_uccl(int error, const char *format, ...) __attribute__((format(printf, 2, 3), noreturn));
 /* Wipes a progress bar from stderr, where there may be one. */
 void tool_start_error_line(void);
-/* "peer stopped answering (UCCL_EPEERDEAD)"; valid until the next call. */
-const char *tool_error_text(int error);
 
 /* ---- command line; a bad value ends in argp's usage error, which names flag, value and range ----
  */

@@ -440,15 +440,6 @@ bool fake_stream_copy(struct fake_stream *stream, void *to, const void *from, si
     return fit;
 }
 
-bool fake_stream_poll(struct fake_stream *stream)
-{
-    enter();
-    step(stream, false);
-    bool idle = !stream->first;
-    leave();
-    return idle;
-}
-
 struct fake_event *fake_event_make(void)
 {
     struct fake_event *event = calloc(1, sizeof *event);

@@ -73,8 +73,6 @@ struct fake_stream *fake_stream_make(int device);
 void fake_stream_end(struct fake_stream *stream);
 /* False: not both in device memory or page-locked memory. */
 bool fake_stream_copy(struct fake_stream *stream, void *to, const void *from, size_t bytes);
-/* Runs what is due; whether all has. */
-bool fake_stream_poll(struct fake_stream *stream);
 struct fake_event *fake_event_make(void);
 void fake_event_end(struct fake_event *event);
 void fake_event_record(struct fake_event *event, struct fake_stream *stream);

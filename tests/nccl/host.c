@@ -81,13 +81,6 @@ const char *warning(unsigned index)
     return index < LINES_MAX ? log_lines[index] : "";
 }
 
-void forget_warnings(void)
-{
-    pthread_mutex_lock(&log_lock);
-    log_count = 0;
-    pthread_mutex_unlock(&log_lock);
-}
-
 /* ---- arguments ------------------------------------------------------------------------------- */
 
 static const char *const kinds[] = {"all-reduce", "chunks", "ll", "ll128"};

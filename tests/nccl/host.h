@@ -92,7 +92,6 @@ void logger(int level, unsigned long subsystems, const char *file, int line, con
 /* Warnings so far, and one of them */
 unsigned warnings(void);
 const char *warning(unsigned index);
-void forget_warnings(void);
 
 /* ---- connections (links.c) ---- */
 /* init, then a ring of channels, on the calling thread as on a service thread. */

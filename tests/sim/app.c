@@ -596,7 +596,6 @@ void app_event(struct world *world, struct end *end, const struct core_event *ev
         world_note(world, "hole", event->passing_bytes, event->route_bytes, 0);
         if (event->passing_bytes >= event->route_bytes)
             world_fail(world, "a hole above %u of %u bytes", event->passing_bytes, event->route_bytes);
-        world->holes++;
         break;
     case CORE_EVENT_RAIL_LOST:
     case CORE_EVENT_RAIL_BACK:

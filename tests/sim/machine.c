@@ -248,15 +248,6 @@ struct fiber *machine_spawn(struct process *process, void (*run)(void *), void *
     return fiber;
 }
 
-bool machine_idle(const struct process *process)
-{
-    for (const struct fiber *fiber = process->fibers; fiber; fiber = fiber->next) {
-        if (!fiber->over)
-            return false;
-    }
-    return true;
-}
-
 static void release(struct allocation *allocation);
 
 void machine_kill(struct process *process)
@@ -349,7 +340,8 @@ unsigned machine_wake(struct process *process, const void *on, unsigned count)
 
 /* ---- what engine code calls: time and threads (seam.h) --------------------------------------- */
 
-uint64_t machine_clock_ns(const struct process *process, uint64_t true_ns)
+/* A process's clock, at a true time. */
+static uint64_t clock_of(const struct process *process, uint64_t true_ns)
 {
     int64_t drift_ns = (int64_t)(true_ns / 1000000) * process->clock_drift_ppm +
                        (int64_t)(true_ns % 1000000) * process->clock_drift_ppm / 1000000;
@@ -387,7 +379,7 @@ int sim_clock_gettime(clockid_t clock, struct timespec *out)
 {
     (void)clock;
     machine_spend(machine.tick_ns);
-    uint64_t ns = machine_clock_ns(machine.current->process, machine.now_ns);
+    uint64_t ns = clock_of(machine.current->process, machine.now_ns);
     *out = (struct timespec){(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
     return 0;
 }

@@ -80,9 +80,6 @@ struct fiber *machine_spawn(struct process *process, void (*run)(void *), void *
 void machine_kill(struct process *process);
 /* None of its fibers runs until then, as after SIGSTOP; what is sent to it waits. */
 void machine_stop(struct process *process, uint64_t until_ns);
-bool machine_idle(const struct process *process); /* all its fibers are over */
-/* Its clock, at a true time. */
-uint64_t machine_clock_ns(const struct process *process, uint64_t true_ns);
 
 /* ---- for fibers ---- */
 struct process *machine_process(void);

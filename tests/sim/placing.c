@@ -58,7 +58,7 @@ struct work {
 
 struct nic {
     struct region *regions;
-    uint32_t region_count, region_room;
+    uint32_t region_count;
     struct queue_pair **queue_pairs;
     uint32_t queue_pair_count;
     struct work *done[ENDS_MAX], **done_tail[ENDS_MAX]; /* for the core of each end */

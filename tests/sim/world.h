@@ -241,7 +241,6 @@ struct world {
     unsigned conn_count;
     uint64_t requests_live, requests_ended, bytes_moved, datagrams, faults;
     uint64_t dropped, retransmitted, into_dead, refused; /* datagrams */
-    unsigned holes;                                      /* CORE_EVENT_FLOW_HOLE seen */
     uint64_t rail_bytes[RAILS_MAX];                      /* of bulk datagrams */
     uint8_t rail_sides[RAILS_MAX];                       /* bits: of which sides it has carried bulk */
     uint64_t message_max_ns;                             /* longest time from a message's posts to its arrival */

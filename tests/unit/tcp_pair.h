@@ -17,7 +17,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MESSAGE_BYTES = 4 << 20, DEADLINE_MS = 20000, PATHS = 4, EVENTS_MAX = 64 };
+enum { MESSAGE_BYTES = 4 << 20, DEADLINE_MS = 20000, PATHS = 4 };
 static const uint64_t tokens[2] = {UINT64_C(0x1122334455667001),
                                    UINT64_C(0xa1b2c3d4e5f60002)}; /* that side i expects */
 
