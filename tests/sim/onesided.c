@@ -99,12 +99,6 @@ struct note_text {
 
 /* ---- the checker ------------------------------------------------------------------------------- */
 
-static uint8_t content(uint64_t key, size_t offset)
-{
-    uint64_t mixed = (key + offset / 8) * UINT64_C(0x9e3779b97f4a7c15);
-    return (uint8_t)(mixed >> (8 + offset % 8 * 7));
-}
-
 static uint8_t *slot_at(uint8_t *bytes, unsigned slot)
 {
     return bytes + (size_t)slot * SLOT_BYTES;

@@ -99,12 +99,6 @@ struct note_text {
 
 /* ---- the checker ------------------------------------------------------------------------------- */
 
-static uint8_t content(uint64_t key, size_t offset)
-{
-    uint64_t mixed = (key + offset / 8) * UINT64_C(0x9e3779b97f4a7c15);
-    return (uint8_t)(mixed >> (8 + offset % 8 * 7));
-}
-
 static uint64_t word_in(const uint8_t *bytes, unsigned slot)
 {
     uint64_t value;

@@ -22,6 +22,13 @@ void service_credit(struct cluster_options *options, struct rng *rng);
 void service_ranges(struct cluster_options *options, struct rng *rng);
 void service_small(struct cluster_options *options, struct rng *rng);
 void service_lives(struct cluster_options *options, struct rng *rng);
+/* onesided.c, onesided_peers.c: byte `offset` of what an operation with this key moves. */
+static inline uint8_t content(uint64_t key, size_t offset)
+{
+    uint64_t mixed = (key + offset / 8) * UINT64_C(0x9e3779b97f4a7c15);
+    return (uint8_t)(mixed >> (8 + offset % 8 * 7));
+}
+
 /* onesided.c */
 void onesided_scenario(struct cluster_options *options, struct rng *rng);
 void onesided_direct(struct cluster_options *options, struct rng *rng);

@@ -81,15 +81,6 @@ static void mend(uint16_t path)
         core_path_room(duo_core[side], duo_flow[side], 0, path, duo_now);
 }
 
-/* The clear-to-send is there, so that a large message leaves at once. */
-static struct duo_request *receive_ready(uint64_t size)
-{
-    struct duo_request *recv = duo_recv(1, size);
-    duo_talk();
-    duo_run(MS);
-    return recv;
-}
-
 Test(channel, nothing_leaves_before_a_path_is_up, .init = open_down)
 {
     struct duo_request *send = duo_send(0, 100), *recv = duo_recv(1, 100);
@@ -107,7 +98,7 @@ Test(channel, nothing_leaves_before_a_path_is_up, .init = open_down)
 Test(channel, small_and_control_have_a_path_of_their_own, .init = open_up)
 {
     enum { SIZE = 20 * (RECORD - WIRE_BULK_HEADER_BYTES) };
-    struct duo_request *recv = receive_ready(SIZE), *send = duo_send(0, SIZE);
+    struct duo_request *recv = duo_recv_ready(SIZE), *send = duo_send(0, SIZE);
     struct duo_request *small = duo_post(0, 1, CORE_SEND, 50), *small_recv = duo_post(1, 1, CORE_RECV, 50);
     duo_transmit(0);
     struct waiting waiting = look(0);
@@ -124,7 +115,7 @@ Test(channel, small_and_control_have_a_path_of_their_own, .init = open_up)
 Test(channel, paths_take_bulk_in_turns, .init = open_up)
 {
     enum { TURN = 64, SIZE = (TURN + 30) * (RECORD - WIRE_BULK_HEADER_BYTES) };
-    struct duo_request *recv = receive_ready(SIZE), *send = duo_send(0, SIZE);
+    struct duo_request *recv = duo_recv_ready(SIZE), *send = duo_send(0, SIZE);
     duo_transmit(0);
     struct waiting turn = look(0);
     cr_assert(turn.all == TURN && turn.bulk[1] == TURN, "the window is as long as a turn");
@@ -142,7 +133,7 @@ Test(channel, paths_take_bulk_in_turns, .init = open_up)
 Test(channel, a_full_path_loses_its_turn, .init = open_up)
 {
     enum { SIZE = 200 * (RECORD - WIRE_BULK_HEADER_BYTES) };
-    struct duo_request *recv = receive_ready(SIZE), *send = duo_send(0, SIZE);
+    struct duo_request *recv = duo_recv_ready(SIZE), *send = duo_send(0, SIZE);
     struct tx_desc desc;
     cr_assert(core_tx(duo_core[0], &desc, duo_now));
     cr_assert_eq(desc.port, 1);
@@ -164,7 +155,7 @@ Test(channel, a_full_path_loses_its_turn, .init = open_up)
 Test(channel, time_loses_nothing, .init = open_up)
 {
     enum { SIZE = 10 * RECORD };
-    struct duo_request *recv = receive_ready(SIZE), *send = duo_send(0, SIZE);
+    struct duo_request *recv = duo_recv_ready(SIZE), *send = duo_send(0, SIZE);
     unsigned records = duo_transmit(0);
     uint64_t until_ns = duo_now + 900 * MS;
     while (duo_tick(0, until_ns))
@@ -188,7 +179,7 @@ Test(channel, a_broken_connection_costs_no_time, .init = open_up)
 {
     enum { SIZE = 12 * (RECORD - WIRE_BULK_HEADER_BYTES) };
     for (uint16_t path = 0; path < PATHS; path++) {
-        struct duo_request *recv = receive_ready(SIZE), *send = duo_send(0, SIZE), *small = duo_send(0, 10);
+        struct duo_request *recv = duo_recv_ready(SIZE), *send = duo_send(0, SIZE), *small = duo_send(0, 10);
         struct duo_request *small_recv = duo_recv(1, 10);
         duo_transmit(0);
         struct waiting before = look(0);
@@ -215,7 +206,7 @@ Test(channel, a_broken_connection_costs_no_time, .init = open_up)
 Test(channel, acks_that_were_lost_are_said_again, .init = open_up)
 {
     for (unsigned late = 0; late < 2; late++) { /* path 0 is back at once, or the others must do */
-        struct duo_request *recv = receive_ready(9 * RECORD), *send = duo_send(0, 9 * RECORD);
+        struct duo_request *recv = duo_recv_ready(9 * RECORD), *send = duo_send(0, 9 * RECORD);
         unsigned records = duo_transmit(0);
         uint64_t acked = duo_flow[0]->sent.cumulative;
         for (unsigned i = 0; i < 4; i++) /* UCCL_ACK_EVERY */
@@ -275,7 +266,7 @@ Test(channel, what_is_refused_is_named, .init = open_up)
 /* And goes again. */
 Test(channel, what_is_refused_goes_again, .init = open_up)
 {
-    struct duo_request *recv = receive_ready(3 * RECORD), *send = duo_send(0, 3 * RECORD);
+    struct duo_request *recv = duo_recv_ready(3 * RECORD), *send = duo_send(0, 3 * RECORD);
     unsigned records = duo_transmit(0);
     struct wire_packet packet;
     cr_assert(wire_parse(duo_queue[0][0].bytes, duo_queue[0][0].length, crc32c_portable, &packet));
@@ -305,7 +296,7 @@ Test(channel, what_is_refused_goes_again, .init = open_up)
 Test(channel, a_full_path_holds_up_no_other, .init = open_up)
 {
     enum { SIZE = 30 * RECORD };
-    struct duo_request *recv = receive_ready(SIZE), *send = duo_send(0, SIZE);
+    struct duo_request *recv = duo_recv_ready(SIZE), *send = duo_send(0, SIZE);
     struct tx_desc desc;
     for (unsigned path = 1; path < PATHS; path++) { /* each in turn */
         cr_assert(core_tx(duo_core[0], &desc, duo_now));
@@ -359,7 +350,7 @@ Test(channel, breaks_without_an_ack_leave_one_record_under_way, .init = open_up)
     cut(2);
     cut(3);
     for (unsigned message = 0; message < 2; message++) {
-        struct duo_request *recv = receive_ready(SIZE), *send = duo_send(0, SIZE);
+        struct duo_request *recv = duo_recv_ready(SIZE), *send = duo_send(0, SIZE);
         for (unsigned round = 0; round < sizeof expected / sizeof *expected; round++) {
             duo_transmit(0);
             cr_assert_eq(look(0).bulk[1], expected[round], "message %u, round %u: %u", message, round, look(0).bulk[1]);
@@ -375,7 +366,7 @@ Test(channel, breaks_without_an_ack_leave_one_record_under_way, .init = open_up)
 /* Nothing can be asked of a peer whose connections are all broken: that counts as asked. */
 Test(channel, a_peer_without_connections_is_dead_in_time, .init = open_up)
 {
-    struct duo_request *recv = receive_ready(5 * RECORD), *send = duo_send(0, 5 * RECORD);
+    struct duo_request *recv = duo_recv_ready(5 * RECORD), *send = duo_send(0, 5 * RECORD);
     (void)recv;
     duo_transmit(0);
     for (uint16_t path = 0; path < PATHS; path++)
@@ -425,7 +416,7 @@ Test(channel, a_farewell_waits_for_room, .init = open_up)
 /* A close does not wait for such a peer longer than it lingers. */
 Test(channel, a_close_does_not_wait_for_a_peer_without_connections, .init = open_up)
 {
-    struct duo_request *recv = receive_ready(100), *send = duo_send(0, 100);
+    struct duo_request *recv = duo_recv_ready(100), *send = duo_send(0, 100);
     duo_talk();
     duo_run(MS);
     duo_assert_arrived(send, recv, 100);

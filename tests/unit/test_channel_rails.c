@@ -61,22 +61,13 @@ static void cut(unsigned rail)
             core_path_broken(duo_core[side], duo_flow[side], rail, path, duo_now);
 }
 
-/* The clear-to-send is there, so that a large message leaves at once. */
-static struct duo_request *receive_ready(uint64_t size)
-{
-    struct duo_request *recv = duo_recv(1, size);
-    duo_talk();
-    duo_run(MS);
-    return recv;
-}
-
 /* Of a message that fits into what the kernel takes, either rail carries its part. */
 Test(channel_rails, each_rail_carries_its_part, .init = open_rails)
 {
     enum { CHUNKS = 20 };
     unsigned bulk[RAILS];
     for (unsigned message = 0; message < 3; message++) {
-        struct duo_request *recv = receive_ready(CHUNKS * CHUNK), *send = duo_send(0, CHUNKS * CHUNK);
+        struct duo_request *recv = duo_recv_ready(CHUNKS * CHUNK), *send = duo_send(0, CHUNKS * CHUNK);
         duo_transmit(0);
         look(bulk);
         cr_assert_eq(bulk[0] + bulk[1], CHUNKS);
@@ -95,7 +86,7 @@ Test(channel_rails, another_rail_stands_in, .init = open_rails)
     enum { CHUNKS = 12 };
     unsigned bulk[RAILS];
     for (unsigned rail = 0; rail < RAILS; rail++) {
-        struct duo_request *recv = receive_ready(CHUNKS * CHUNK), *send = duo_send(0, CHUNKS * CHUNK);
+        struct duo_request *recv = duo_recv_ready(CHUNKS * CHUNK), *send = duo_send(0, CHUNKS * CHUNK);
         struct duo_request *small = duo_post(0, 1, CORE_SEND, 100), *small_recv = duo_post(1, 1, CORE_RECV, 100);
         duo_transmit(0);
         cut(rail);
@@ -114,13 +105,13 @@ Test(channel_rails, another_rail_stands_in, .init = open_rails)
             cr_assert_eq(duo_count(&duo_counters[side].rails_returned), rail);
         }
         duo_connect_rail(rail);
-        recv = receive_ready(CHUNK);
+        recv = duo_recv_ready(CHUNK);
         send = duo_send(0, CHUNK);
         duo_talk();
         duo_run(100 * MS);
         duo_assert_arrived(send, recv, CHUNK);
         for (unsigned i = 0; i < 40 && duo_count(&duo_counters[0].rails_returned) <= rail; i++) {
-            recv = receive_ready(CHUNK); /* it is asked while something waits */
+            recv = duo_recv_ready(CHUNK); /* it is asked while something waits */
             send = duo_send(0, CHUNK);
             duo_run(10 * MS);
             duo_talk();
@@ -136,7 +127,7 @@ Test(channel_rails, another_rail_stands_in, .init = open_rails)
 Test(channel_rails, an_answer_from_before_the_break_brings_nothing_back, .init = open_rails)
 {
     struct rail *rail = &duo_flow[0]->rails[0];
-    struct duo_request *recv = receive_ready(100), *send = duo_send(0, 100);
+    struct duo_request *recv = duo_recv_ready(100), *send = duo_send(0, 100);
     duo_talk();
     duo_run(MS);
     duo_assert_arrived(send, recv, 100);
@@ -168,7 +159,7 @@ Test(channel_rails, an_answer_from_before_the_break_brings_nothing_back, .init =
 /* One connection of many is no reason to leave a NIC. */
 Test(channel_rails, a_rail_is_lost_with_its_last_connection, .init = open_rails)
 {
-    struct duo_request *recv = receive_ready(100), *send = duo_send(0, 100);
+    struct duo_request *recv = duo_recv_ready(100), *send = duo_send(0, 100);
     duo_talk();
     duo_run(MS);
     duo_assert_arrived(send, recv, 100);
@@ -184,7 +175,7 @@ static void stall(uint64_t ns)
     enum { CHUNKS = 20 };
     static struct duo_datagram held[CHUNKS];
     unsigned count = 0, kept = 0;
-    struct duo_request *recv = receive_ready(CHUNKS * CHUNK), *send = duo_send(0, CHUNKS * CHUNK);
+    struct duo_request *recv = duo_recv_ready(CHUNKS * CHUNK), *send = duo_send(0, CHUNKS * CHUNK);
     duo_transmit(0);
     for (unsigned i = 0; i < duo_queued[0]; i++) {
         if (rail_of(&duo_queue[0][i]) == 1)
@@ -210,7 +201,7 @@ Test(channel_rails, a_stall_is_forgotten, .init = open_rails)
     stall(100 * MS);
     unsigned bulk[RAILS], carried = 0;
     for (unsigned i = 0; i < 300; i++) {
-        receive_ready(CHUNKS * CHUNK);
+        duo_recv_ready(CHUNKS * CHUNK);
         struct duo_request *send = duo_send(0, CHUNKS * CHUNK);
         duo_transmit(0);
         look(bulk);
