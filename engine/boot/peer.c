@@ -115,8 +115,7 @@ static void remove_rails(struct engine_thread *thread, struct flow_setup *setup)
 /* Bytes of a datagram in an IP packet to this address. */
 static uint32_t datagram_in(uint32_t packet_bytes, const union nic_address *address)
 {
-    enum { IPV4_UDP_BYTES = 28, IPV6_UDP_BYTES = 48 };
-    uint32_t headers = address->any.sa_family == AF_INET6 ? IPV6_UDP_BYTES : IPV4_UDP_BYTES;
+    uint32_t headers = nic_udp_headers(address);
     return packet_bytes - headers > CORE_DATAGRAM_MIN ? packet_bytes - headers : CORE_DATAGRAM_MIN;
 }
 
@@ -600,14 +599,12 @@ void peer_flow_turned(struct peer_flow *flow, enum peer_flow_state state)
 
 void peer_flow_has_hole(struct peer_flow *flow, uint32_t passing_bytes, uint32_t route_bytes)
 {
-    enum { IPV4_UDP_BYTES = 28, IPV6_UDP_BYTES = 48 };
     struct peer *peer = flow->peer;
     const union nic_address *address = &peer->host.address;
     char text[NETDEV_ADDRESS_TEXT];
     if (atomic_exchange_explicit(&peer->hole_warned, true, memory_order_relaxed)) /* guards nothing else */
         return;
-    bool v6 = address->any.sa_family == AF_INET6 && !IN6_IS_ADDR_V4MAPPED(&address->v6.sin6_addr);
-    uint32_t headers = v6 ? IPV6_UDP_BYTES : IPV4_UDP_BYTES, passing = passing_bytes + headers;
+    uint32_t headers = nic_udp_headers(address), passing = passing_bytes + headers;
     LOG_WARNING("peer %s: packets of %u bytes vanish on the way to it, though the route takes %u; those of %u get "
                 "through, and larger ones are not sent for now. Set UCCL_MTU=%u, or mend the MTU of an interface in "
                 "between",

@@ -64,6 +64,12 @@ static inline in_port_t *nic_address_port(union nic_address *address)
 {
     return address->any.sa_family == AF_INET6 ? &address->v6.sin6_port : &address->v4.sin_port;
 }
+/* Bytes of the headers of IP and UDP in a packet to this address. */
+static inline uint32_t nic_udp_headers(const union nic_address *address)
+{
+    bool v6 = address->any.sa_family == AF_INET6 && !IN6_IS_ADDR_V4MAPPED(&address->v6.sin6_addr);
+    return v6 ? 40 + 8 : 20 + 8;
+}
 
 /* A peer's host, and the address of ours by which it knows us. Ports mean nothing. */
 struct nic_host {

@@ -22,8 +22,6 @@
 #include <unistd.h>
 
 enum {
-    IPV4_UDP_BYTES = 20 + 8,
-    IPV6_UDP_BYTES = 40 + 8,
     ECN_CE = 3,
     SOCKET_BUFFER_UNKNOWN = 212992, /* Linux's default, where the system does not tell */
     MUTE_RX_BYTES = 1,              /* receive buffer of sockets that only send; the kernel raises it to its minimum */
@@ -364,8 +362,8 @@ static uint64_t udp_queue_rx_bytes(const struct nic_queue *queue)
 static uint32_t ask_route(const struct udp_queue *queue, struct udp_peer *peer, uint32_t mtu_to_come)
 {
     const union nic_address *address = &peer->address;
-    bool v6 = address->any.sa_family == AF_INET6 && !IN6_IS_ADDR_V4MAPPED(&address->v6.sin6_addr), by_itself;
-    uint32_t headers = v6 ? IPV6_UDP_BYTES : IPV4_UDP_BYTES;
+    uint32_t headers = nic_udp_headers(address);
+    bool by_itself;
     uint32_t mtu = netdev_route_mtu(address, &peer->local, peer->interface, &by_itself);
 
     if (mtu == 0)
