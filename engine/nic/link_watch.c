@@ -10,7 +10,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-enum { ROUNDS_TO_READ = 1024 }; /* a thread that never sleeps reads the news this often */
+enum { ROUNDS_TO_READ = 1024 }; /* a thread that never sleeps reads the netlink socket this often */
 
 /* Bits of all NICs. */
 static uint32_t all_of(const struct link_watch *watch)
@@ -23,7 +23,7 @@ void link_watch_open(struct link_watch *watch, const struct netdev *devs, const 
 {
     struct sockaddr_nl link = {.nl_family = AF_NETLINK, .nl_groups = RTMGRP_LINK};
 
-    *watch = (struct link_watch){.count = count, .told_down = told_down, .socket = socket_fd, .news_fd = -1};
+    *watch = (struct link_watch){.count = count, .told_down = told_down, .socket = socket_fd, .netlink_fd = -1};
     if (count == 0)
         return;
     watch->up = all_of(watch) & ~atomic_load(told_down);
@@ -32,34 +32,34 @@ void link_watch_open(struct link_watch *watch, const struct netdev *devs, const 
         watch->devs[i] = &devs[ends[i]];
         watch->interface[i] = watch->devs[i]->index;
     }
-    watch->news_fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_ROUTE);
-    if (watch->news_fd >= 0 && bind(watch->news_fd, (struct sockaddr *)&link, sizeof link) != 0) {
+    watch->netlink_fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_ROUTE);
+    if (watch->netlink_fd >= 0 && bind(watch->netlink_fd, (struct sockaddr *)&link, sizeof link) != 0) {
         int error = errno;
 
         link_watch_close(watch);
         errno = error;
     }
-    if (watch->news_fd < 0)
+    if (watch->netlink_fd < 0)
         LOG_INFORM("the kernel does not tell when a network interface goes down (netlink: %s): silence will",
                    strerror(errno));
 }
 
 void link_watch_close(struct link_watch *watch)
 {
-    if (watch->news_fd >= 0)
-        close(watch->news_fd);
-    watch->news_fd = -1;
+    if (watch->netlink_fd >= 0)
+        close(watch->netlink_fd);
+    watch->netlink_fd = -1;
 }
 
-static void read_news(struct link_watch *watch)
+static void drain_netlink(struct link_watch *watch)
 {
     uint8_t bytes[4096];
 
     watch->rounds = 0;
-    while (watch->news_fd >= 0 && (recv(watch->news_fd, bytes, sizeof bytes, 0) > 0 || errno == ENOBUFS))
+    while (watch->netlink_fd >= 0 && (recv(watch->netlink_fd, bytes, sizeof bytes, 0) > 0 || errno == ENOBUFS))
         watch->look = true;
     /* nobody will tell of the return of one that is down */
-    if (watch->news_fd < 0 && watch->up != all_of(watch))
+    if (watch->netlink_fd < 0 && watch->up != all_of(watch))
         watch->look = true;
 }
 
@@ -91,7 +91,7 @@ static void tell(const struct link_watch *watch, uint32_t end, bool up)
 bool link_watch_look(struct link_watch *watch, struct link_changes *changes)
 {
     if (++watch->rounds >= ROUNDS_TO_READ || watch->look)
-        read_news(watch);
+        drain_netlink(watch);
     if (!watch->look)
         return false;
     watch->look = false;

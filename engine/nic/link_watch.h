@@ -21,9 +21,9 @@ struct link_watch {
     uint32_t up;                             /* bits: usable, as last seen */
     _Atomic uint32_t *told_down;             /* bits, of all queues: whose loss has been logged, by whichever saw it */
     int socket;                              /* any, to ask by */
-    int news_fd;                             /* the kernel tells changes here; -1: it does not */
+    int netlink_fd;                          /* the kernel tells changes here; -1: it does not */
     _Atomic bool look;                       /* something has happened: see what; wait() sets it, too */
-    uint32_t rounds;                         /* of link_watch_look() since the news were last read */
+    uint32_t rounds;                         /* of link_watch_look() since netlink_fd was last read */
 };
 
 /* What a look has found. Bits: NICs. */
@@ -37,7 +37,7 @@ void link_watch_open(struct link_watch *watch, const struct netdev *devs, const 
                      _Atomic uint32_t *told_down, int socket);
 void link_watch_close(struct link_watch *watch);
 
-/* A send through a NIC has failed, or the kernel has news: the next link_watch_look() looks. */
+/* A send through a NIC has failed, or netlink_fd is readable: the next link_watch_look() looks. */
 static inline void link_watch_doubt(struct link_watch *watch)
 {
     atomic_store_explicit(&watch->look, true, memory_order_relaxed); /* guards nothing else */

@@ -224,7 +224,7 @@ static void open_links(void)
     cr_assert_eq(socketpair(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK, 0, news), 0);
     link_watch_open(&queue->links, devs, ends, RAILS, &told_down, queue->listen_fd);
     link_watch_close(&queue->links);
-    queue->links.news_fd = news[1];
+    queue->links.netlink_fd = news[1];
     cr_assert(tcp_watch_links(queue));
     for (unsigned i = 0; i < RAILS; i++)
         of_rail[0][i] = add_rail(&linked->sides[0], &linked->sides[1], i, i);

@@ -693,15 +693,15 @@ static void news_end_a_sleep(unsigned io)
     struct nic_rx rx[8];
     uint64_t one = 1;
 
-    queue->ends.links.news_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    queue->ends.links.netlink_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     for (unsigned i = 0; i < 3; i++) {
         queue->ends.links.look = false;
         udp_datagram_ops.poll(&queue->base, rx, 8);
-        cr_assert_eq(write(queue->ends.links.news_fd, &one, sizeof one), (ssize_t)sizeof one);
+        cr_assert_eq(write(queue->ends.links.netlink_fd, &one, sizeof one), (ssize_t)sizeof one);
         for (uint64_t until = now_ns() + DEADLINE_NS; !queue->ends.links.look && now_ns() < until;)
             sleep_in(&queue->base, DEADLINE_NS);
         cr_assert(queue->ends.links.look);
-        cr_assert_eq(read(queue->ends.links.news_fd, &one, sizeof one), (ssize_t)sizeof one);
+        cr_assert_eq(read(queue->ends.links.netlink_fd, &one, sizeof one), (ssize_t)sizeof one);
     }
     close_pair(pair);
 }

@@ -81,7 +81,7 @@ static void open_ends(void)
     queue.peer_count = PEERS;
     link_watch_open(&queue.ends.links, devs, nic.ends, ENDS, &nic.told_down, -1);
     link_watch_close(&queue.ends.links);
-    queue.ends.links.news_fd = NEWS_FD;
+    queue.ends.links.netlink_fd = NEWS_FD;
     for (unsigned i = 0; i < PEERS; i++) {
         peers[i] = (struct udp_peer){.used = true, .nic = i % ENDS + 1, .interface = 10 + i % ENDS};
         peers[i].local = devs[i % ENDS].address;
@@ -140,7 +140,7 @@ Test(udp_ends, without_news_the_return_of_one_is_looked_for, .init = open_ends)
 {
     struct nic_end_event event;
     unsigned rounds = 0;
-    queue.ends.links.news_fd = -1;
+    queue.ends.links.netlink_fd = -1;
     expect_none();
     flags[1] = 0;
     link_watch_doubt(&queue.ends.links);
@@ -220,7 +220,7 @@ Test(udp_ends, one_comes_late)
     cr_assert(nic.base.ends->up(&nic.base, 0) && nic.base.ends->up(&nic.base, 1) && !nic.base.ends->up(&nic.base, 2));
     link_watch_open(&queue.ends.links, devs, nic.ends, ENDS, &nic.told_down, -1);
     link_watch_close(&queue.ends.links);
-    queue.ends.links.news_fd = NEWS_FD;
+    queue.ends.links.netlink_fd = NEWS_FD;
     cr_assert_not(nic.base.ends->event(&queue.base, &event), "nothing has changed");
     flags[2] = IFF_UP | IFF_RUNNING;
     link_watch_doubt(&queue.ends.links);

@@ -100,7 +100,7 @@ static bool watch(struct tcp_queue *queue, int how, int fd, uint32_t events, uin
 
 bool tcp_watch_links(struct tcp_queue *queue)
 {
-    return watch(queue, EPOLL_CTL_ADD, queue->links.news_fd, EPOLLIN, EVENT_LINKS);
+    return watch(queue, EPOLL_CTL_ADD, queue->links.netlink_fd, EPOLLIN, EVENT_LINKS);
 }
 
 /* ---- one of several NICs ---------------------------------------------------------------------- */

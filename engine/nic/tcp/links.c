@@ -15,7 +15,7 @@ void tcp_links_open(struct tcp_queue *queue)
 {
     struct udp_nic *nic = udp_nic_of(queue->base.nic); /* TCP's device is UDP's */
     link_watch_open(&queue->links, nic->devs, nic->ends, nic->end_count, &nic->told_down, queue->listen_fd);
-    if (queue->links.news_fd >= 0 && !tcp_watch_links(queue))
+    if (queue->links.netlink_fd >= 0 && !tcp_watch_links(queue))
         link_watch_close(&queue->links);
 }
 

@@ -178,7 +178,7 @@ static int tcp_queue_open(struct nic *nic, const struct nic_queue_setup *setup, 
     queue->base = (struct nic_queue){
         .nic = nic, .ops = &tcp_queue_ops, .datagram = &tcp_datagram_ops, .channel = &tcp_channel_ops};
     queue->setup = *setup;
-    queue->epoll_fd = queue->listen_fd = queue->wake_fd = queue->spare_fd = queue->links.news_fd = -1;
+    queue->epoll_fd = queue->listen_fd = queue->wake_fd = queue->spare_fd = queue->links.netlink_fd = -1;
     queue->act_ns = UINT64_MAX;
     for (unsigned i = 0; i < TCP_STRANGERS_MAX; i++)
         queue->strangers[i].fd = -1;

@@ -212,7 +212,7 @@ static inline struct nic_end_counters *tcp_end_of(struct tcp_queue *queue, const
 /* Whether the peer's NIC is down, and the kernel will tell when it is up. Till then no connection can be made. */
 static inline bool tcp_waits_for_link(const struct tcp_queue *queue, const struct tcp_peer *peer)
 {
-    return link_watch_is_down(&queue->links, peer->nic) && queue->links.news_fd >= 0;
+    return link_watch_is_down(&queue->links, peer->nic) && queue->links.netlink_fd >= 0;
 }
 
 /* No record waits for flush() any more: those that did leave now, or never. */

@@ -533,7 +533,7 @@ static void mmsg_wait(struct udp_queue *queue, int beside_fd, uint64_t timeout_n
     struct pollfd fds[5] = {{.fd = queue->sockets[0], .events = POLLIN},
                             {.fd = queue->wake_fd, .events = POLLIN},
                             {.fd = queue->room_fd, .events = POLLOUT}, /* ppoll() skips negative ones */
-                            {.fd = queue->ends.links.news_fd, .events = POLLIN},
+                            {.fd = queue->ends.links.netlink_fd, .events = POLLIN},
                             {.fd = beside_fd, .events = POLLIN}};
     uint64_t wakes;
 

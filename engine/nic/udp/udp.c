@@ -307,7 +307,7 @@ static int udp_queue_open(struct nic *nic, const struct nic_queue_setup *setup, 
     queue->peer_free = queue->mtu_pending = UDP_NO_PEER;
     queue->full_socket = UDP_NONE_FULL;
     queue->room_fd = -1;
-    queue->ends.links.news_fd = -1;
+    queue->ends.links.netlink_fd = -1;
     queue->batch.last_lost = UINT32_MAX;
     queue->batch.buffer = aligned_alloc(64, UDP_BATCH_BYTES);
     queue->wake_fd = eventfd(0, EFD_CLOEXEC);
@@ -512,7 +512,7 @@ static int udp_peer_add(struct nic_queue *base, const struct nic_host *host, con
     return 0;
 }
 
-/* Takes a peer off the list of MTU news. */
+/* Takes a peer off the list of those whose MTU has changed. */
 static void forget_mtu(struct udp_queue *queue, int32_t index)
 {
     int32_t *link = &queue->mtu_pending;

@@ -9,8 +9,8 @@
  * lent.
  *
  * Invariant: each buffer is with the kernel or with the caller of poll(). At most one receive, one read of the eventfd,
- * and one poll each of a full socket, of news of NICs and of the queue beside are armed. The receive stops by itself
- * when the caller has all buffers; it is armed again once some have come back.
+ * and one poll each of a full socket, of the netlink socket and of the queue beside are armed. The receive stops by
+ * itself when the caller has all buffers; it is armed again once some have come back.
  *
  * Needs Linux 6.1 (DEFER_TASKRUN). Thread: see above; close() from any.
  */
@@ -45,7 +45,7 @@ enum {
 };
 
 /* The operation that a completion belongs to: its user_data. */
-enum uring_tag { TAG_RECEIVE = 1, TAG_WAKE = 2, TAG_ROOM = 3, TAG_NEWS = 4, TAG_BESIDE = 5 };
+enum uring_tag { TAG_RECEIVE = 1, TAG_WAKE = 2, TAG_ROOM = 3, TAG_NETLINK = 4, TAG_BESIDE = 5 };
 
 struct uring_io {
     struct io_uring ring;
@@ -54,7 +54,7 @@ struct uring_io {
     bool receive_armed;
     bool wake_armed;
     bool room_armed;                    /* a poll of a full socket */
-    bool news_armed;                    /* a poll of the descriptor with news of NICs */
+    bool netlink_armed;                 /* a poll of the netlink socket */
     bool beside_armed;                  /* a poll of the queue beside */
     bool complained;                    /* a failure has been logged */
     uint32_t with_caller;               /* buffers not yet released */
@@ -270,8 +270,8 @@ static bool uring_complete(struct udp_queue *queue, const struct io_uring_cqe *c
         udp_full_seen(queue);
         return false;
     }
-    if (cqe->user_data == TAG_NEWS) {
-        io->news_armed = false;
+    if (cqe->user_data == TAG_NETLINK) {
+        io->netlink_armed = false;
         link_watch_doubt(&queue->ends.links);
         return false;
     }
@@ -366,7 +366,7 @@ static void uring_wait(struct udp_queue *queue, int beside_fd, uint64_t timeout_
 
     arm_ring(queue);
     arm_room(queue);
-    arm_readable(io, queue->ends.links.news_fd, TAG_NEWS, &io->news_armed);
+    arm_readable(io, queue->ends.links.netlink_fd, TAG_NETLINK, &io->netlink_armed);
     arm_readable(io, beside_fd, TAG_BESIDE, &io->beside_armed);
     COUNT(queue->setup.counters, wait_syscalls, 1);
     check_entry(queue,
