@@ -29,10 +29,10 @@ enum {
     TRY_BACKOFF_MAX = 7,
     FLAPS_MAX = 6, /* doublings of the time between the answers */
 };
-#define TRY_NS (4 * NS_PER_MS)                /* between tries at first, or the time of an answer */
-#define TRY_DOWN_MAX_NS (500 * NS_PER_MS)     /* and at last, while it is down or its address is not proven */
-#define RETURN_NS (10 * NS_PER_MS)            /* between the answers that bring a rail back, doubled for each flap */
-#define CALM_NS (UINT64_C(10000) * NS_PER_MS) /* UP for so long: earlier flaps are forgotten */
+#define TRY_NS (4 * NS_PER_MS)            /* between tries at first, or the time of an answer */
+#define TRY_DOWN_MAX_NS (500 * NS_PER_MS) /* and at last, while it is down or its address is not proven */
+#define RETURN_NS (10 * NS_PER_MS)        /* between the answers that bring a rail back, doubled for each flap */
+#define CALM_NS (10 * NS_PER_S)           /* UP for so long: earlier flaps are forgotten */
 
 /* ---- what the flow is told --------------------------------------------------------------------- */
 

@@ -42,10 +42,8 @@ enum { NETDEV_MTU_UNKNOWN = 1280 };
 enum { NETDEV_ADDRESS_TEXT = 80 }; /* "[v6 address%scope]:port" fits */
 
 /*
- * Does `filter` (UCCL_SOCKET_IFNAME) admit address `address` of interface `name`? NCCL's syntax: a
- * comma list of name prefixes; "=" before an item wants the whole name, "^" shuts out what it
- * matches; before the first item they hold for the whole list. An item may also be a literal
- * address. An empty filter admits everything. Pure.
+ * Whether `filter` (UCCL_SOCKET_IFNAME; its syntax: filter.h) admits address `address` of interface `name`. Items are
+ * prefixes of names, or addresses. Pure.
  */
 bool netdev_admits(const char *filter, const char *name, const union nic_address *address);
 
