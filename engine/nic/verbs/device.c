@@ -38,24 +38,24 @@ static int numa_node_of(const char *device)
 
 /* ---- ports ----------------------------------------------------------------------------------- */
 
-/* Data QPs times speed, as the kernel codes both. */
+/* Width times speed of the link, as the kernel codes both: 4x is four times what 1x is. */
 static uint64_t speed_of(const struct ibv_port_attr *attr)
 {
     static const struct {
         uint8_t code;
-        uint32_t data_qp_mbps;
+        uint32_t mbps;
     } speeds[] = {{1, 2500}, {2, 5000}, {4, 10000}, {8, 10000}, {16, 14000}, {32, 25000}, {64, 50000}, {128, 100000}};
     static const struct {
-        uint8_t code, qps;
+        uint8_t code, width;
     } widths[] = {{1, 1}, {2, 4}, {4, 8}, {8, 12}, {16, 2}};
-    uint64_t data_qp_mbps = 0, qps = 0;
+    uint64_t mbps = 0, width = 0;
     for (size_t i = 0; i < sizeof speeds / sizeof speeds[0]; i++)
         if (speeds[i].code == attr->active_speed)
-            data_qp_mbps = speeds[i].data_qp_mbps;
+            mbps = speeds[i].mbps;
     for (size_t i = 0; i < sizeof widths / sizeof widths[0]; i++)
         if (widths[i].code == attr->active_width)
-            qps = widths[i].qps;
-    return data_qp_mbps * qps;
+            width = widths[i].width;
+    return mbps * width;
 }
 
 bool verbs_port_refresh(const struct verbs_lib *lib, struct ibv_context *context, struct verbs_port *port)
