@@ -207,8 +207,7 @@ static const struct argp_option ends_rows[] = {
     {0, 0, 0, 0, "Of this side alone:", TOOL_GROUP_OWN},
     {"backend", KEY_BACKEND, "NAME", 0,
      "auto, verbs, udp or tcp (default auto: verbs where a device has an active port, else UDP, or TCP where UDP does "
-     "not "
-     "pass)",
+     "not pass)",
      TOOL_GROUP_OWN},
     {"dev", KEY_DEV, "NAME", 0,
      "Verbs device (mlx5_0, mlx5_0:1) or network interface, which means UDP alone unless --backend=tcp (default: the "

@@ -42,8 +42,7 @@ void tool_fail_uccl(int error, const char *format, ...) __attribute__((format(pr
 /* Wipes a progress bar from stderr, where there may be one. */
 void tool_start_error_line(void);
 
-/* ---- command line; a bad value ends in argp's usage error, which names flag, value and range ----
- */
+/* ---- command line: a bad value ends in argp's usage error, which names flag, value and range ---- */
 
 bool tool_parse_bool(struct argp_state *state, const char *flag, const char *text);
 uint64_t tool_parse_number(struct argp_state *state, const char *flag, const char *text, uint64_t min, uint64_t max);
@@ -62,7 +61,7 @@ struct tool_address {
 };
 /* --backend and --dev of this side; NULL: not given. */
 struct tool_nic {
-    const char *backend; /* "auto", "verbs", "udp" */
+    const char *backend; /* a word of UCCL_BACKEND */
     const char *dev;     /* a verbs device, with or without ":port", or a network interface */
 };
 /*
@@ -116,8 +115,7 @@ uint32_t tool_sample(uint64_t elapsed_ns);
 /* Memory in huge pages where there are any, touched; ends the process when there is none. */
 void *tool_allocate(uint64_t bytes);
 
-/* Opens an engine; `info` shows the library's log from level info, unless UCCL_LOG_LEVEL says else.
- */
+/* Opens an engine; `info` shows the library's log from level info, unless UCCL_LOG_LEVEL says else. */
 uccl_engine *tool_open(bool info);
 /* Listens on every address and says so; fails with the port named. */
 uccl_listener *tool_listen(uccl_engine *engine, uint16_t port);
@@ -164,8 +162,7 @@ void tool_mail_post(uccl_conn *conn, struct tool_mail *mail);
  * the positive enum tool_refusal that a message of another tool or version deserves.
  */
 int tool_mail_wait(struct tool_mail *mail, int timeout_ms, struct tool_message *out);
-/* Both calls, for a message that must be of `kind`; anything else ends the process ("while ...").
- */
+/* Both calls, for a message that must be of `kind`; anything else ends the process ("while ..."). */
 void tool_expect(uccl_conn *conn, uint32_t kind, int timeout_ms, const char *doing, struct tool_message *out);
 /* The same for a message that is posted already. */
 void tool_expect_mail(struct tool_mail *mail, uint32_t kind, int timeout_ms, const char *doing,

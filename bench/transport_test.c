@@ -126,16 +126,14 @@ static const struct argp_option option_rows[] = {
      2},
     {"warmup", KEY_SETTING + WARMUP, "N", 0,
      "Iterations before the clock starts (default lat 1000, tpt and bi 100, others 0); true: the default, but 100 "
-     "where "
-     "that is 0; false: none",
+     "where that is 0; false: none",
      2},
     {"nflow", KEY_SETTING + NFLOW, "N", 0, "Connections (default 1)", 2},
     {"nmsg", KEY_SETTING + NMSG, "N", 0,
      "Messages per request, posted together; with write and read, the pieces of one vector (default 1)", 2},
     {"nreq", KEY_SETTING + NREQ, "N", 0,
      "Outstanding requests per connection; always 1 with lat (default 8; basic, write and read: fewer where 8 would "
-     "take "
-     "over 256 MiB)",
+     "take over 256 MiB)",
      2},
     {"bi", KEY_SETTING + BI, "BOOL", OPTION_ARG_OPTIONAL, "Both directions at once (default false: client to server)",
      2},

@@ -39,8 +39,7 @@ struct boot_header {
     size_t length;  /* of the whole message */
 };
 
-/* Feature bits of HELLO from 41 on: the sender takes flows whose queues have addresses of kind k. Older ones tell none.
- */
+/* Feature bits of HELLO from 41 on: the sender takes flows whose queues have addresses of kind k; older ones none. */
 #define BOOT_TAKES(kind) (UINT64_C(1) << (40 + (kind)))
 
 struct boot_hello {

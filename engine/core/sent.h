@@ -131,8 +131,7 @@ static inline uint16_t sent_path(const struct sent *sent, const struct chunk *ch
  */
 void sent_fly(struct sent *sent, struct rail *rail, struct chunk *chunk, uint16_t path, uint64_t now_ns);
 
-/* Both at once of a chunk that is written over the data QP of its plan: the plan is FLYING, and has all but path_seq.
- */
+/* Both at once, of a chunk written over the data QP of its plan: the plan is FLYING, and has all but path_seq. */
 void sent_write(struct sent *sent, struct rail *rail, const struct chunk *plan);
 
 /* The oldest lost chunk, or NULL. */

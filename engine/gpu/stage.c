@@ -559,8 +559,7 @@ static bool issue_uploads(struct stage *stage)
     return some;
 }
 
-/* A device fetches into a third of the blocks at most. While it hangs, other devices can go on, over the same flow too.
- */
+/* A device fetches into a third of the blocks at most: while it hangs, others can go on, over the same flow too. */
 static bool fetches_its_share(const struct stage *stage, const struct stage_device *device)
 {
     return device->fetching >= (stage_pool_room(&stage->copier.pool, STAGE_SENDS) + 1) / 2;

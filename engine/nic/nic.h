@@ -403,8 +403,7 @@ struct nic_channel_ops {
      * Shortens the timeout to the time when it has in any case.
      */
     int (*watch)(struct nic_queue *queue, uint64_t *timeout_ns);
-    /* Whether nothing gets through to the destination; false: the peer has ended the paths. Asked when they are lost.
-     */
+    /* When paths are lost: whether nothing gets through to the destination; false: the peer has ended them. */
     bool (*swallowed)(const struct nic_queue *queue, uint32_t destination);
 };
 

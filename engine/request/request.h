@@ -67,8 +67,7 @@ struct uccl_request {
     const struct payload_pieces *pieces;    /* its memory, if that is in several places (onesided.h); NULL: `buffer` */
     bool exported;                          /* a receive into exported memory: no other byte may ever stand there */
     struct op *op;                          /* a one-sided operation; NULL: none, or it has ended */
-    /* called instead of completing it: a message that the engine sends or receives for itself; NULL: the application's
-     */
+    /* called instead of completing it: the engine's own message; NULL: the application's */
     void (*service)(struct engine_thread *thread, struct uccl_request *request);
     struct stripe_set *stripes;  /* the flows that may share it (stripe.h); NULL: it is a part */
     _Atomic bool flushes;        /* it is no message but a GPU flush (flush.h) */

@@ -192,8 +192,7 @@ struct uccl_device_stats {
     uint64_t returns; /* of them, those in use again */
 };
 
-/* Tells them of device `device`, summed over the engine threads. UCCL_ENODEV: no such index; UCCL_EINVAL: bad `size`.
- */
+/* Tells those of `device`, summed over the engine threads. UCCL_ENODEV: no such index; UCCL_EINVAL: bad `size`. */
 int uccl_device_stats(const uccl_engine *engine, int device, struct uccl_device_stats *stats);
 
 /* A network interface that is up and has an address. */

@@ -112,8 +112,7 @@ struct Inbox {
 Tables *tables = new Tables;
 Inbox *inbox = new Inbox;
 
-/* A child of fork() begins anew: locks may be held for ever there, and engines do not work. No old handle comes again.
- */
+/* A child of fork() begins anew, as locks may be held for ever there, without engines. No old handle comes again. */
 __attribute__((constructor)) void watch_forks()
 {
     pthread_atfork(nullptr, nullptr, [] {
