@@ -282,12 +282,12 @@ static codes end_of_half(uccl_conn *conn)
     return ONE(error);
 }
 
-static bool meet_once(enum mode mode, enum side side, const struct meet_row *row, unsigned n, codes seen[2],
-                      codes *half)
+static bool meet_once(enum mode mode, enum side side, const struct meet_row *row, unsigned n, bool for_good,
+                      codes seen[2], codes *half)
 {
     struct world world;
     open_world(&world, mode);
-    arm_failure(side, row->call, row->error, n, false);
+    arm_failure(side, row->call, row->error, n, for_good);
     int result = connect_sides(&world);
     bool failed = disarm_failure();
     bool accepted = world.conn[1] != NULL;
@@ -322,7 +322,7 @@ EACH_MODE(failures, meeting)
             const codes *expected = side == CLIENT ? row->client_fails : row->server_fails;
             codes seen[2] = {0}, half = 0;
             char what[64];
-            for (unsigned n = 1; n < N_MAX && meet_once(mode, side, row, n, seen, &half); n++)
+            for (unsigned n = 1; n < N_MAX && meet_once(mode, side, row, n, false, seen, &half); n++)
                 check_held(&before, "meet", row->call, n);
             for (enum side told = CLIENT; told <= SERVER; told++) {
                 snprintf(what, sizeof what, "%s: %s, failure at %s", modes[mode].name,
@@ -331,6 +331,23 @@ EACH_MODE(failures, meeting)
             }
             check_codes("half a connection", row->call, row->error, half, MAY(CLOSED));
         }
+    }
+}
+
+/* A handshake may get through where no datagram has a way. */
+EACH_MODE(failures, no_route)
+{
+    static const struct meet_row row = {.call = CALL_connect, .error = ENETUNREACH};
+    static const codes expected[2] = {ADDR | MAY(GOOD), NONE | MAY(GOOD)};
+    struct held before = held_when_warm(mode);
+    for (enum side side = CLIENT; side <= SERVER; side++) {
+        codes seen[2] = {0}, half = 0;
+        for (unsigned n = 1; n < N_MAX && meet_once(mode, side, &row, n, true, seen, &half); n++)
+            check_held(&before, "no route", row.call, n);
+        for (unsigned told = 0; told < 2; told++)
+            check_codes(side == CLIENT ? "none from client" : "none from server", row.call, row.error, seen[told],
+                        expected[told]);
+        check_codes("half a connection", row.call, row.error, half, MAY(CLOSED));
     }
 }
 

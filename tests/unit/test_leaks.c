@@ -144,13 +144,15 @@ static void check_books(uccl_engine *engine, unsigned conns, unsigned peers)
 
 /* ---- engines --------------------------------------------------------------------------------- */
 
+static const char *udp_io = "mmsg";
+
 static void open_and_close(void *lend)
 {
     static uint8_t memory[4096];
     struct uccl_handle handle;
     uccl_listener *listener;
     uccl_mr *mr;
-    uccl_engine *engine = open_engine(lend, "NUM_ENGINES", "2", "PIN", "1", NULL);
+    uccl_engine *engine = open_engine(lend, "NUM_ENGINES", "2", "PIN", "1", "UDP_IO", udp_io, NULL);
     IS(uccl_listen(engine, -1, 0, &handle, &listener), 0);
     for (unsigned i = 0; i < 2; i++)
         IS(uccl_reg_mr(engine, memory, sizeof memory, UCCL_MEM_HOST, &mr), 0);
@@ -164,6 +166,14 @@ BOTH(leaks, engines)
 {
     repeat(open_and_close, (void *)(uintptr_t)lend, WARM_UP, CYCLES);
 }
+
+#ifdef HAVE_LIBURING
+Test(leaks, engines_with_a_ring, .timeout = TIMEOUT_S)
+{
+    udp_io = "uring";
+    repeat(open_and_close, (void *)(uintptr_t) "no", WARM_UP, CYCLES);
+}
+#endif
 
 /* What is closed is kept for a while, so that closing it again is noticed. */
 static void register_once(void *engine)

@@ -531,6 +531,7 @@ Test(rails, flaps_are_no_hole, .init = open_sized)
         recv = duo_recv(0, 100); /* something to wait for */
         duo_run_with(200 * MS, talk);
         cr_assert_eq(rail_of(0, 0)->state, RAIL_UP);
+        cr_assert_eq(rail_of(0, 0)->mtu.rounds, 0, "what the cut took counts");
         duo_send(1, 100);
         pass_message(100);
         duo_assert_ended(recv, UCCL_OK, 100);
