@@ -3,6 +3,7 @@
 #include "objects.h"
 
 #include "base/config.h"
+#include "base/descriptor.h"
 #include "base/fault.h"
 #include "base/log.h"
 #include "base/race_point.h"
@@ -139,7 +140,7 @@ static int engine_build(struct uccl_engine *engine)
         LOG_ERR("cannot draw an engine id: getrandom: %s", strerror(errno));
         return UCCL_EIO;
     }
-    engine->event_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    engine->event_fd = descriptor_keep(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
     if (engine->event_fd < 0) {
         char text[FAULT_TEXT];
         int error = errno;

@@ -11,6 +11,7 @@
  */
 #include "objects.h"
 
+#include "base/descriptor.h"
 #include "base/fault.h"
 #include "base/futex.h"
 #include "base/log.h"
@@ -71,7 +72,7 @@ struct uccl_listener {
 static int listen_on(union nic_address *address, uint64_t connect_ms, int *out)
 {
     int one = 1, zero = 0, defer_s = (int)((connect_ms + 999) / 1000);
-    int fd = socket(address->any.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    int fd = descriptor_keep(socket(address->any.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
     if (fd < 0)
         return errno;
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
@@ -341,7 +342,7 @@ static bool accept_newcomer(struct uccl_listener *listener)
 {
     struct uccl_engine *engine = listener->engine;
     struct accepting newcomer = {.since_ns = clock_now_ns()};
-    int fd = accept4(listener->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    int fd = descriptor_keep(accept4(listener->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (fd < 0) {
         char text[FAULT_TEXT];
         int error = errno;

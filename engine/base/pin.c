@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/pin.h"
 
+#include "base/descriptor.h"
 #include "base/log.h"
 
 #include <errno.h>
@@ -127,7 +128,7 @@ unsigned pin_slots(const char *sysfs, const struct pin_set *may, bool each, int 
 
 unsigned pin_take(const struct pin_slot *slots, unsigned count, int *claim)
 {
-    int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    int fd = descriptor_keep(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
     for (unsigned i = 0; fd >= 0 && i < ROUNDS * count; i++) {
         struct sockaddr_un name = {.sun_family = AF_UNIX}; /* the first byte of the path stays 0: abstract */
         int length = snprintf(name.sun_path + 1, sizeof name.sun_path - 1, "uccl-engine/core/%u/%u",

@@ -12,6 +12,7 @@
  */
 #include "boot/bootstrap.h"
 
+#include "base/descriptor.h"
 #include "base/fault.h"
 #include "base/log.h"
 #include "boot/boot_io.h"
@@ -560,7 +561,7 @@ int bootstrap_connect(const union nic_address *address, const uint8_t engine_id[
         return UCCL_EADDR;
     }
 
-    int fd = socket(address->any.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    int fd = descriptor_keep(socket(address->any.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
     if (fd < 0) {
         int error = boot_io_error(errno);
         tell_fault(fault, "cannot connect to %s: socket: %s", text, fault_text(errno, why));

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nic/link_watch.h"
 
+#include "base/descriptor.h"
 #include "base/log.h"
 
 #include <errno.h>
@@ -32,7 +33,7 @@ void link_watch_open(struct link_watch *watch, const struct netdev *devs, const 
         watch->devs[i] = &devs[ends[i]];
         watch->interface[i] = watch->devs[i]->index;
     }
-    watch->netlink_fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_ROUTE);
+    watch->netlink_fd = descriptor_keep(socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_ROUTE));
     if (watch->netlink_fd >= 0 && bind(watch->netlink_fd, (struct sockaddr *)&link, sizeof link) != 0) {
         int error = errno;
 

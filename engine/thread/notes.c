@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "thread/notes.h"
 
+#include "base/descriptor.h"
 #include "base/fault.h"
 #include "base/log.h"
 #include "uccl/engine.h"
@@ -44,7 +45,7 @@ int notes_fd(struct notes *notes)
 {
     pthread_mutex_lock(&notes->lock);
     if (notes->fd < 0) {
-        notes->fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+        notes->fd = descriptor_keep(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
         if (notes->fd >= 0 && notes->head)
             make_readable(notes);
     }

@@ -348,3 +348,37 @@ Test(descriptors, tcp_sleeps_without_the_right_to_any, .timeout = 60)
 {
     check_no_more_descriptors("tcp");
 }
+
+/* What a process prints and logs that has closed its standard streams goes into no descriptor of ours. */
+static void check_streams_left_alone(const char *backend)
+{
+    int kept[STDERR_FILENO + 1];
+    uccl_close(open_backend("no", backend)); /* what is kept for the life of the process */
+    for (int fd = 0; fd <= STDERR_FILENO; fd++) {
+        kept[fd] = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+        close(fd);
+    }
+    struct pair pair = {.engine = {open_backend("no", backend), open_backend("no", backend)}};
+    pair_connect(&pair);
+    exchange(pair.conn[0], pair.conn[1], 1000000, 1);
+    int notify_fd = uccl_notify_fd(pair.engine[0]), event_fd = uccl_event_fd(pair.engine[0]), taken = -1;
+    for (int fd = 0; fd <= STDERR_FILENO; fd++) {
+        taken = fcntl(fd, F_GETFD) >= 0 ? fd : taken;
+        dup2(kept[fd], fd);
+        close(kept[fd]);
+    }
+    cr_assert_eq(taken, -1, "%s: descriptor %d is one of the engine's", backend, taken);
+    cr_assert_gt(notify_fd, STDERR_FILENO);
+    cr_assert_gt(event_fd, STDERR_FILENO);
+    pair_close(&pair);
+}
+
+Test(descriptors, udp_leaves_the_standard_streams_alone, .timeout = TIMEOUT_S)
+{
+    check_streams_left_alone("udp");
+}
+
+Test(descriptors, tcp_leaves_the_standard_streams_alone, .timeout = TIMEOUT_S)
+{
+    check_streams_left_alone("tcp");
+}

@@ -7,6 +7,7 @@
  * Thread: the queue's owner.
  */
 #include "base/clock.h"
+#include "base/descriptor.h"
 #include "base/fault.h"
 #include "base/log.h"
 #include "base/warned.h"
@@ -190,7 +191,7 @@ void tcp_dial(struct tcp_queue *queue, struct tcp_conn *conn, uint64_t now_ns)
     queue->live++;
     conn->act_ns = now_ns + DIAL_NS;
     tcp_act_at(queue, conn->act_ns);
-    conn->fd = socket(address->any.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    conn->fd = descriptor_keep(socket(address->any.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
     if (conn->fd < 0) {
         tcp_break(queue, conn, strerror(errno));
         return;
@@ -253,7 +254,7 @@ static void stop_listening(struct tcp_queue *queue, int error)
 
 void tcp_keep_spare(struct tcp_queue *queue)
 {
-    queue->spare_fd = fcntl(queue->epoll_fd, F_DUPFD_CLOEXEC, 0);
+    queue->spare_fd = descriptor_keep(fcntl(queue->epoll_fd, F_DUPFD_CLOEXEC, 0));
 }
 
 /*
@@ -276,7 +277,7 @@ static bool turn_away(struct tcp_queue *queue)
 static void accept_strangers(struct tcp_queue *queue)
 {
     for (unsigned i = 0; i < ACCEPTS_MAX; i++) {
-        int fd = accept4(queue->listen_fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC), error = errno;
+        int fd = descriptor_keep(accept4(queue->listen_fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)), error = errno;
         if (fd < 0 && (error == EMFILE || error == ENFILE)) {
             complain_of_strangers(queue, error);
             if (turn_away(queue))
@@ -359,7 +360,7 @@ int tcp_listen(struct tcp_queue *queue)
     int zero = 0;
     union nic_address any = {.any.sa_family = AF_INET6};
     socklen_t length = sizeof any.v6;
-    queue->listen_fd = socket(AF_INET6, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    queue->listen_fd = descriptor_keep(socket(AF_INET6, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
     if (queue->listen_fd >= 0 && setsockopt(queue->listen_fd, IPPROTO_IPV6, IPV6_V6ONLY, &zero, sizeof zero) == 0)
         set_early_options(queue, queue->listen_fd, AF_INET6);
     if (queue->listen_fd < 0 || bind(queue->listen_fd, &any.any, length) != 0) { /* IPv6 may be switched off */
@@ -367,7 +368,7 @@ int tcp_listen(struct tcp_queue *queue)
             close(queue->listen_fd);
         any.any.sa_family = AF_INET;
         length = sizeof any.v4;
-        queue->listen_fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+        queue->listen_fd = descriptor_keep(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
         if (queue->listen_fd >= 0)
             set_early_options(queue, queue->listen_fd, AF_INET);
         if (queue->listen_fd >= 0 && bind(queue->listen_fd, &any.any, length) != 0) {

@@ -7,6 +7,7 @@
 #include "nic/tcp/tcp.h"
 
 #include "base/clock.h"
+#include "base/descriptor.h"
 #include "base/fault.h"
 #include "base/log.h"
 #include "nic/udp/udp.h"
@@ -152,8 +153,8 @@ static int leave_one(const struct tcp_queue *queue)
 static int open_descriptors(struct tcp_queue *queue)
 {
     char text[FAULT_TEXT];
-    queue->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-    queue->wake_fd = queue->epoll_fd < 0 ? -1 : eventfd(0, EFD_CLOEXEC);
+    queue->epoll_fd = descriptor_keep(epoll_create1(EPOLL_CLOEXEC));
+    queue->wake_fd = queue->epoll_fd < 0 ? -1 : descriptor_keep(eventfd(0, EFD_CLOEXEC));
     if (queue->wake_fd < 0) {
         int error = errno;
         LOG(TCP_LOG_ERROR(queue), "cannot make an epoll or an eventfd: %s", fault_text(error, text));

@@ -7,6 +7,7 @@
  */
 #include "nic/udp/udp.h"
 
+#include "base/descriptor.h"
 #include "base/fault.h"
 #include "base/log.h"
 #include "core/wire.h"
@@ -173,7 +174,7 @@ static int bind_any(int fd, bool v6, uint16_t *port)
 /* A bound socket of the family, or -1 with errno. */
 static int open_socket(struct udp_queue *queue, bool v6, bool main)
 {
-    int fd = socket(v6 ? AF_INET6 : AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    int fd = descriptor_keep(socket(v6 ? AF_INET6 : AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
     int zero = 0, saved, field = udp_class_field((unsigned)queue->setup.params->traffic_class);
     uint16_t port = 0;
 
@@ -310,7 +311,7 @@ static int udp_queue_open(struct nic *nic, const struct nic_queue_setup *setup, 
     queue->ends.links.netlink_fd = -1;
     queue->batch.last_lost = UINT32_MAX;
     queue->batch.buffer = aligned_alloc(64, UDP_BATCH_BYTES);
-    queue->wake_fd = eventfd(0, EFD_CLOEXEC);
+    queue->wake_fd = descriptor_keep(eventfd(0, EFD_CLOEXEC));
     if (queue->wake_fd < 0) {
         char text[FAULT_TEXT];
 

@@ -16,6 +16,7 @@
  */
 #include "nic/udp/udp.h"
 
+#include "base/descriptor.h"
 #include "base/fault.h"
 #include "base/log.h"
 #include "core/units.h"
@@ -116,6 +117,9 @@ static int make_ring(struct uring_io *io)
     if (status < 0)
         return status;
     io->ring_made = true;
+    io->ring.ring_fd = io->ring.enter_ring_fd = descriptor_keep(io->ring.ring_fd);
+    if (io->ring.ring_fd < 0)
+        return -errno;
     registration.ring_addr = (uint64_t)(uintptr_t)io->provided;
     status = io_uring_register_buf_ring(&io->ring, &registration, 0);
     if (status < 0)
