@@ -20,6 +20,7 @@
 #include "base/log.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -34,8 +35,9 @@
 #include "base/race_point.h"
 
 enum {
-    LOG_TEXT_MAX = 1024, /* bytes of a message with its NUL */
-    LOG_NAP_NS = 50000,  /* between two looks whether a callback has returned */
+    LOG_TEXT_MAX = 1024,  /* bytes of a message with its NUL */
+    LOG_NAP_NS = 50000,   /* between two looks whether a callback has returned */
+    LOG_PATIENCE_MS = 20, /* with a stderr that has taken all so far */
 };
 
 struct sink {
@@ -52,6 +54,7 @@ static struct slot slots[2];
 static _Atomic(struct slot *) current = &slots[0];
 static pthread_mutex_t set_lock = PTHREAD_MUTEX_INITIALIZER; /* for setters only */
 static atomic_int level_now = UCCL_LOG_WARN;
+static atomic_uint lines_lost; /* since stderr took one; guards nothing */
 
 /* The calling thread: */
 static _Thread_local struct {
@@ -158,28 +161,57 @@ static void make_one_line(char *text)
 }
 
 /*
- * Writes without the signal that a pipe without a reader raises: it would end the process for a line of ours. A signal
- * that was pending before stays so.
+ * Writes without the signals that a pipe without a reader and a file at its limit (RLIMIT_FSIZE) raise: they would end
+ * the process for a line of ours. One that was pending before stays so.
  */
 static void write_unsignalled(const char *line, size_t length)
 {
     static const struct timespec at_once = {0, 0};
-    sigset_t broken_pipe, before, pending;
-    sigemptyset(&broken_pipe);
-    sigaddset(&broken_pipe, SIGPIPE);
-    pthread_sigmask(SIG_BLOCK, &broken_pipe, &before);
+    sigset_t raised, before, pending;
+    sigemptyset(&raised);
+    sigaddset(&raised, SIGPIPE);
+    sigaddset(&raised, SIGXFSZ);
+    pthread_sigmask(SIG_BLOCK, &raised, &before);
     sigpending(&pending);
-    bool raised = write(STDERR_FILENO, line, length) < 0 && errno == EPIPE && !sigismember(&pending, SIGPIPE);
-    while (raised && sigtimedwait(&broken_pipe, NULL, &at_once) < 0 && errno == EINTR)
-        ;
+    int error = write(STDERR_FILENO, line, length) < 0 ? errno : 0;
+    int signal = error == EPIPE ? SIGPIPE : error == EFBIG ? SIGXFSZ : 0;
+    if (signal && !sigismember(&pending, signal)) {
+        sigemptyset(&raised);
+        sigaddset(&raised, signal);
+        while (sigtimedwait(&raised, NULL, &at_once) < 0 && errno == EINTR)
+            ;
+    }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+/*
+ * Whether stderr takes a line, perhaps after a moment. A pipe or a terminal that nobody reads never does: write() would
+ * stop an engine thread, and with it all its peers.
+ */
+static bool stderr_takes_one(void)
+{
+    struct pollfd fd = {.fd = STDERR_FILENO, .events = POLLOUT};
+    for (int tries = 0; tries < 3; tries++) { /* signals may interrupt each */
+        bool waits = tries == 0 && !atomic_load_explicit(&lines_lost, memory_order_relaxed);
+        int ready = poll(&fd, 1, waits ? LOG_PATIENCE_MS : 0);
+        if (ready >= 0 || errno != EINTR)
+            return ready != 0; /* a failure: write() may find another one */
+    }
+    return false;
 }
 
 /* One write(), so that lines of several threads do not mix. Its failure can be reported nowhere. */
 static void write_stderr(enum uccl_log_level level, const char *text)
 {
-    char line[LOG_TEXT_MAX + 32];
-    int length = snprintf(line, sizeof line, "uccl: %s: %s\n", level_name(level), text);
+    char line[LOG_TEXT_MAX + 128];
+    if (!stderr_takes_one()) {
+        atomic_fetch_add_explicit(&lines_lost, 1, memory_order_relaxed);
+        return;
+    }
+    unsigned lost = atomic_exchange_explicit(&lines_lost, 0, memory_order_relaxed);
+    int length =
+        lost ? snprintf(line, sizeof line, "uccl: warning: stderr took no more: %u lines are lost\n", lost) : 0;
+    length += snprintf(line + length, sizeof line - (size_t)length, "uccl: %s: %s\n", level_name(level), text);
     write_unsignalled(line, (size_t)length);
 }
 

@@ -8,6 +8,7 @@
  * Locks, in this order: Engine::use, Connection::lock, then one of the others, which are held for moments only.
  */
 #include "deaf.hpp"
+#include "line.hpp"
 #include "packed.hpp"
 #include "uccl/engine.h"
 #include "uccl_engine.h"
@@ -125,12 +126,14 @@ __attribute__((constructor)) void watch_forks()
 
 __attribute__((format(printf, 1, 2))) void warn(const char *format, ...)
 {
-    char text[512];
+    char line[512] = "uccl_p2p: ";
+    size_t begin = strlen(line), room = sizeof line - begin - 1; /* a newline follows */
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
+    vsnprintf(line + begin, room, format, arguments);
     va_end(arguments);
-    fprintf(stderr, "uccl_p2p: %s\n", text);
+    strcat(line, "\n");
+    write_line(line);
 }
 
 /* Runs `body`; returns `failure` where memory or threads have run out. */

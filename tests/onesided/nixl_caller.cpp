@@ -548,6 +548,10 @@ void wrong_begins(Agent &agent, const Pipe &pipe)
         uccl_engine_t *own = uccl_engine_create(1, true);
         CHECK(own && own != agent.engine && uccl_engine_get_metadata(own, &text) == 0);
         delete[] text;
+        int nobody[2]; /* reads what is told */
+        CHECK(::pipe(nobody) == 0 && dup2(nobody[1], STDERR_FILENO) == STDERR_FILENO && close(nobody[0]) == 0);
+        signal(SIGPIPE, SIG_DFL);
+        CHECK(!uccl_engine_connect(own, "127.0.0.1", "", 70000));
         uccl_engine_destroy(own);
         _exit(7);
     }

@@ -2,12 +2,14 @@
 /* The log: levels, the callback, stderr's one line, and callbacks that change under writers. */
 #include <criterion/criterion.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -131,28 +133,72 @@ Test(log, stderr_line_names_the_level)
     cr_assert_str_eq(line, "uccl: debug: text 1\n");
 }
 
-/* Nobody reads stderr: a line is lost, and not the process. One who has blocked the signal finds his own alone. */
-Test(log, a_broken_stderr_raises_no_signal)
+/* stderr takes no line and raises `number`: a line is lost, and not the process. One who has blocked the signal finds
+ * his own alone. */
+static void check_no_signal(int number)
 {
-    int pipes[2], keep = dup(STDERR_FILENO);
     sigset_t set, pending;
-    cr_assert_eq(pipe(pipes), 0);
-    cr_assert_eq(dup2(pipes[1], STDERR_FILENO), STDERR_FILENO);
-    close(pipes[0]);
-    signal(SIGPIPE, SIG_DFL);
+    signal(number, SIG_DFL);
     LOG_ERR("nobody reads it");
     sigemptyset(&set);
-    sigaddset(&set, SIGPIPE);
+    sigaddset(&set, number);
     pthread_sigmask(SIG_BLOCK, &set, NULL);
     LOG_ERR("nor this");
     sigpending(&pending);
-    cr_assert_not(sigismember(&pending, SIGPIPE));
-    raise(SIGPIPE);
+    cr_assert_not(sigismember(&pending, number));
+    raise(number);
     LOG_ERR("nor this");
     sigpending(&pending);
-    cr_assert(sigismember(&pending, SIGPIPE), "that was not ours");
+    cr_assert(sigismember(&pending, number), "that was not ours");
+}
+
+Test(log, a_broken_stderr_raises_no_signal)
+{
+    int pipes[2], keep = dup(STDERR_FILENO);
+    cr_assert_eq(pipe(pipes), 0);
+    cr_assert_eq(dup2(pipes[1], STDERR_FILENO), STDERR_FILENO);
+    close(pipes[0]);
+    check_no_signal(SIGPIPE);
     dup2(keep, STDERR_FILENO);
     close(keep);
+}
+
+Test(log, a_file_at_its_limit_raises_no_signal)
+{
+    int file = open("/tmp", O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600), keep = dup(STDERR_FILENO);
+    struct rlimit limit;
+    cr_assert_geq(file, 0);
+    cr_assert_eq(getrlimit(RLIMIT_FSIZE, &limit), 0);
+    rlim_t before = limit.rlim_cur;
+    limit.rlim_cur = 0;
+    cr_assert_eq(dup2(file, STDERR_FILENO), STDERR_FILENO);
+    cr_assert_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    check_no_signal(SIGXFSZ);
+    limit.rlim_cur = before;
+    setrlimit(RLIMIT_FSIZE, &limit);
+    dup2(keep, STDERR_FILENO);
+    close(keep);
+}
+
+/* Nobody reads the pipe, and it is full: lines are lost, and no thread stops. Once somebody reads, that is said. */
+Test(log, a_full_stderr_stops_no_thread, .timeout = 10)
+{
+    char bytes[65536];
+    int pipes[2], keep = dup(STDERR_FILENO);
+    cr_assert_eq(pipe(pipes), 0);
+    cr_assert_eq(dup2(pipes[1], STDERR_FILENO), STDERR_FILENO);
+    cr_assert_eq(fcntl(pipes[1], F_SETPIPE_SZ, sizeof bytes), sizeof bytes);
+    for (int i = 0; i < 2000; i++) /* 80 KB */
+        LOG_ERR("line %4d of two thousand lines", i);
+    cr_assert_gt(read(pipes[0], bytes, sizeof bytes), 50000);
+    LOG_ERR("the next one");
+    ssize_t length = read(pipes[0], bytes, sizeof bytes - 1);
+    dup2(keep, STDERR_FILENO);
+    close(keep);
+    cr_assert_gt(length, 0);
+    bytes[length] = '\0';
+    cr_assert(strstr(bytes, "uccl: warning: stderr took no more: "), "%s", bytes);
+    cr_assert(strstr(bytes, " lines are lost\nuccl: error: the next one\n"), "%s", bytes);
 }
 
 Test(log, null_callback_goes_back_to_stderr)
