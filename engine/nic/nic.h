@@ -35,6 +35,9 @@
 struct nic;
 struct nic_queue;
 
+/* ECN, the two low bits of a traffic class (RFC 3168): congestion was met; the transport understands such marks. */
+enum { NIC_ECN_CE = 3, NIC_ECN_ECT0 = 2 };
+
 enum { NIC_TX_BATCH = 8 }; /* descriptors that a round sends between two flushes, at most */
 
 struct nic_caps {

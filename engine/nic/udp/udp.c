@@ -23,7 +23,6 @@
 #include <unistd.h>
 
 enum {
-    ECN_CE = 3,
     SOCKET_BUFFER_UNKNOWN = 212992, /* Linux's default, where the system does not tell */
     MUTE_RX_BYTES = 1,              /* receive buffer of sockets that only send; the kernel raises it to its minimum */
 };
@@ -586,7 +585,7 @@ void udp_read_control(struct udp_queue *queue, struct msghdr *header, struct nic
                 rx->stride = (uint32_t)value;
         } else if ((cmsg->cmsg_level == IPPROTO_IP && cmsg->cmsg_type == IP_TOS) ||
                    (cmsg->cmsg_level == IPPROTO_IPV6 && cmsg->cmsg_type == IPV6_TCLASS)) {
-            rx->ce = (*data & ECN_CE) == ECN_CE;
+            rx->ce = (*data & NIC_ECN_CE) == NIC_ECN_CE;
         } else if (cmsg->cmsg_level == SOL_SOCKET && cmsg->cmsg_type == SO_RXQ_OVFL) {
             uint32_t drops = (uint32_t)value;
 

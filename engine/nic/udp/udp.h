@@ -33,7 +33,6 @@ enum {
     UDP_NO_PEER = -1,
     UDP_NONE_FULL = -1,
     UDP_FULL_NAP_NS = NS_PER_MS, /* between tries of a full socket that the kernel calls writable */
-    UDP_ECN_ECT0 = 2,            /* ECN-capable transport (RFC 3168) */
 };
 
 /*
@@ -192,7 +191,7 @@ void udp_set_source(struct udp_peer *peer, bool addressed);
 /* What a packet's field has for a traffic class: the class, and that the transport is capable of ECN. */
 static inline int udp_class_field(unsigned traffic_class)
 {
-    return (int)((traffic_class & ~3u) | UDP_ECN_ECT0);
+    return (int)((traffic_class & ~3u) | NIC_ECN_ECT0);
 }
 
 /* The tables of a queue. */

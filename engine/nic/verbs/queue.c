@@ -20,7 +20,7 @@
 #include <sys/random.h>
 #include <sys/resource.h>
 
-enum { ECN_CE = 3, IPV4_AT = 20, QKEY_BITS = 31 }; /* keys with the highest bit are privileged */
+enum { IPV4_AT = 20, QKEY_BITS = 31 }; /* keys with the highest bit are privileged */
 
 int verbs_fault(const struct verbs_nic *nic, const char *doing, int system_error)
 {
@@ -316,7 +316,7 @@ void verbs_ud_recover(struct verbs_queue *queue)
 static bool has_mark(const struct verbs_nic *nic, const uint8_t *slot)
 {
     uint8_t traffic_class = nic->ipv4 ? slot[IPV4_AT + 1] : (uint8_t)(slot[0] << 4 | slot[1] >> 4);
-    return (traffic_class & ECN_CE) == ECN_CE;
+    return (traffic_class & NIC_ECN_CE) == NIC_ECN_CE;
 }
 
 static void take_datagram(struct verbs_queue *queue, const struct ibv_wc *wc, uint64_t at_ns)

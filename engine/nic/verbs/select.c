@@ -6,6 +6,8 @@
  */
 #include "nic/verbs/select.h"
 
+#include "nic/nic.h"
+
 #include <arpa/inet.h>
 #include <assert.h>
 #include <stdio.h>
@@ -15,8 +17,6 @@
 enum {
     /* IPv6, UDP, base, RDMA and immediate headers, invariant CRC: what RoCE v2 adds to one MTU */
     PACKET_OVERHEAD = 40 + 8 + 12 + 16 + 4 + 4,
-    ECN_CE = 3,
-    ECN_ECT0 = 2,
 };
 
 const char *verbs_mode_name(enum verbs_mode mode)
@@ -145,8 +145,8 @@ unsigned verbs_choose_mtu(unsigned ours_shift, unsigned theirs_shift, uint64_t p
 
 uint8_t verbs_traffic_class(uint64_t wanted)
 {
-    if ((wanted & ECN_CE) == ECN_CE)
-        wanted = (wanted & ~(uint64_t)ECN_CE) | ECN_ECT0;
+    if ((wanted & NIC_ECN_CE) == NIC_ECN_CE)
+        wanted = (wanted & ~(uint64_t)NIC_ECN_CE) | NIC_ECN_ECT0;
     return (uint8_t)wanted;
 }
 
