@@ -246,6 +246,61 @@ static uint32_t frames_bytes(const struct rail *rail, uint32_t room)
     return rail->datagram_bytes < most ? rail->datagram_bytes : most;
 }
 
+/*
+ * Begins a train in a buffer of the pools; `reserve`: the bytes by which it may exceed the peer's window. False: there
+ * is no buffer.
+ */
+static bool begin_train(struct rail *rail, bool eager, uint32_t reserve, struct train *train, uint8_t *of)
+{
+    struct flow *flow = rail->flow;
+    uint64_t budget = eager ? payload_budget(rail) : 0;
+    uint8_t *buffer = frames_buffer(flow, eager, budget, of);
+    if (!buffer)
+        return false;
+    uint32_t room = *of == BUFFER_BIG ? FRAMES_BIG_BYTES : FRAMES_SMALL_BYTES;
+    *train = (struct train){
+        .buffer = buffer,
+        .datagram_bytes = frames_bytes(rail, room),
+        .payload_budget = budget,
+        .shared = *of == BUFFER_BIG,
+    };
+    train->count_max = (room < CORE_TRAIN_BYTES_MAX ? room : CORE_TRAIN_BYTES_MAX) / train->datagram_bytes;
+    if (train->count_max > CORE_TRAIN_MAX)
+        train->count_max = CORE_TRAIN_MAX;
+    uint64_t window = flow->peer_window_bytes + reserve, used = flow->sent.flying_charge;
+    train->count_max = tx_datagrams_within(train->datagram_bytes, window > used ? window - used : 0, train->count_max);
+    train_begin_datagram(train);
+    return true;
+}
+
+/* Makes a chunk of a train that is complete, and describes it; `acks`: it may have an ack in it. */
+static void launch_train(struct rail *rail, const struct train *train, uint8_t of, bool acks, unsigned due,
+                         struct tx_desc *desc, uint64_t now_ns)
+{
+    struct flow *flow = rail->flow;
+    uint64_t seq;
+    flow_expect_peer(flow, now_ns);
+    struct chunk plan = {.kind = CHUNK_FRAMES,
+                         .frames = {train->buffer, of},
+                         .count = (uint8_t)train->count,
+                         .datagram_bytes = train->datagram_bytes,
+                         .last_bytes = train->header + train->payload,
+                         .follows = train->follows,
+                         .path = train->path,
+                         .rail = rail->index,
+                         .payload_bytes = train->payload_total};
+    plan.charged_bytes = tx_charge((train->count - 1) * train->datagram_bytes + plan.last_bytes, train->count);
+    struct chunk *chunk = tx_new_chunk(flow, &plan, &seq);
+    tx_launch(rail, chunk, seq, wire_full_mask(train->count), acks ? ack_avoids(flow) : -1, desc, now_ns);
+    if (acks)
+        ack_leaves(flow, chunk->path);
+    desc->due = (uint16_t)due;
+    desc->kind = TX_FRAMES;
+    desc->buffer = train->buffer;
+    desc->pieces = flow->core->pieces;
+    desc->piece_count = train->pieces;
+}
+
 bool tx_send_frames(struct rail *rail, bool ctrl, struct tx_desc *desc, uint64_t now_ns)
 {
     struct flow *flow = rail->flow;
@@ -256,23 +311,10 @@ bool tx_send_frames(struct rail *rail, bool ctrl, struct tx_desc *desc, uint64_t
         return false;
     if (!eager && !(ctrl && tx_window_takes(rail, 0, FRAMES_SMALL_BYTES, reserve)))
         return false;
-    uint64_t budget = eager ? payload_budget(rail) : 0;
-    uint8_t of, *buffer = frames_buffer(flow, eager, budget, &of);
-    if (!buffer)
+    struct train train;
+    uint8_t of;
+    if (!begin_train(rail, eager, reserve, &train, &of))
         return false;
-    uint32_t room = of == BUFFER_BIG ? FRAMES_BIG_BYTES : FRAMES_SMALL_BYTES;
-    struct train train = {
-        .buffer = buffer,
-        .datagram_bytes = frames_bytes(rail, room),
-        .payload_budget = budget,
-    };
-    train.shared = of == BUFFER_BIG;
-    train.count_max = (room < CORE_TRAIN_BYTES_MAX ? room : CORE_TRAIN_BYTES_MAX) / train.datagram_bytes;
-    if (train.count_max > CORE_TRAIN_MAX)
-        train.count_max = CORE_TRAIN_MAX;
-    uint64_t window = flow->peer_window_bytes + reserve, used = flow->sent.flying_charge;
-    train.count_max = tx_datagrams_within(train.datagram_bytes, window > used ? window - used : 0, train.count_max);
-    train_begin_datagram(&train);
     /* GONE fails parts of messages: an ack of the arrived ones stands in front of it */
     bool acks = flow->ack.pending || flow->qps.frames_due || flow->gone.count;
     unsigned due = acks ? put_ack(flow, &train, now_ns) : 0;
@@ -296,33 +338,12 @@ bool tx_send_frames(struct rail *rail, bool ctrl, struct tx_desc *desc, uint64_t
     train_end_datagram(core, &train);
     if (!train.sequenced) { /* the due frames had become stale: at most an ack is left */
         uint8_t *copy = tx_scratch(core);
-        memcpy(copy, buffer, train.header);
-        flow_put_buffer(flow, buffer, of);
+        memcpy(copy, train.buffer, train.header);
+        flow_put_buffer(flow, train.buffer, of);
         if (train.frames)
             describe_ack(rail, copy, train.header, (uint16_t)ack_port(rail), due, desc, now_ns);
         return train.frames > 0;
     }
-
-    uint64_t seq;
-    flow_expect_peer(flow, now_ns);
-    struct chunk plan = {.kind = CHUNK_FRAMES,
-                         .frames = {buffer, of},
-                         .count = (uint8_t)train.count,
-                         .datagram_bytes = train.datagram_bytes,
-                         .last_bytes = train.header + train.payload,
-                         .follows = train.follows,
-                         .path = train.path,
-                         .rail = rail->index,
-                         .payload_bytes = train.payload_total};
-    plan.charged_bytes = tx_charge((train.count - 1) * train.datagram_bytes + plan.last_bytes, train.count);
-    struct chunk *chunk = tx_new_chunk(flow, &plan, &seq);
-    tx_launch(rail, chunk, seq, wire_full_mask(train.count), acks ? ack_avoids(flow) : -1, desc, now_ns);
-    if (acks)
-        ack_leaves(flow, chunk->path);
-    desc->due = (uint16_t)due;
-    desc->kind = TX_FRAMES;
-    desc->buffer = buffer;
-    desc->pieces = core->pieces;
-    desc->piece_count = train.pieces;
+    launch_train(rail, &train, of, acks, due, desc, now_ns);
     return true;
 }
