@@ -48,6 +48,7 @@ static void conn_free(struct uccl_conn *conn)
     if (conn->stripes.onesided)
         notes_drop(&engine->notes, conn->stripes.onesided);
     engine->abandoned -= conn->abandoned;
+    queue_remove(&engine->abandoned_conns, &conn->of_abandoned);
     conn_unmap_ends(conn);
     put_conn_id(engine, conn->id);
     peer_put(&engine->peers, conn->peer);
@@ -67,11 +68,16 @@ static void free_with_lock(struct uccl_conn *conn)
 
 void free_abandoned(struct uccl_engine *engine)
 {
+    enum { LOOKS_MAX = 512 }; /* a call that ends one of very many connections frees no more */
     pthread_mutex_lock(&engine->lock);
-    for (struct uccl_conn *conn = engine->abandoned ? engine->conns : NULL, *next; conn; conn = next) {
-        next = conn->next;
-        if (conn->abandoned && is_over(conn))
+    unsigned looks = engine->abandoned < LOOKS_MAX ? engine->abandoned : LOOKS_MAX;
+    for (; looks; looks--) {
+        struct uccl_conn *conn = QUEUE_HOLDER(engine->abandoned_conns.head, struct uccl_conn, of_abandoned);
+        queue_remove(&engine->abandoned_conns, &conn->of_abandoned);
+        if (is_over(conn))
             conn_free(conn);
+        else
+            queue_append(&engine->abandoned_conns, &conn->of_abandoned); /* it has its turn again */
     }
     free_kept(engine);
     pthread_mutex_unlock(&engine->lock);
@@ -125,6 +131,7 @@ void conn_abandon(struct uccl_conn *conn)
     pthread_mutex_lock(&conn->engine->lock);
     conn->abandoned = true;
     conn->engine->abandoned++;
+    queue_append(&conn->engine->abandoned_conns, &conn->of_abandoned);
     pthread_mutex_unlock(&conn->engine->lock);
     post_close(conn, 0);
 }

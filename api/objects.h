@@ -5,6 +5,7 @@
 
 #include "base/process.h"
 #include "boot/peer.h"
+#include "core/queue.h"
 #include "export.h"
 #include "gpu/direct.h"
 #include "mem/region.h"
@@ -37,7 +38,8 @@ struct uccl_engine {
     pthread_mutex_t lock; /* everything below; never taken on the data path */
     struct peer_table peers;
     struct uccl_conn *conns;
-    unsigned abandoned;            /* of them */
+    unsigned abandoned;            /* of them, */
+    struct queue abandoned_conns;  /* which are these: they may be few of many */
     bool ending;                   /* uccl_close() frees all of them, and nobody else does */
     struct uccl_conn *kept;        /* closed, but a hung device keeps their requests */
     struct connecting *connecting; /* connects under way */
@@ -72,7 +74,8 @@ struct uccl_conn {
     struct stripe_set stripes; /* its ends, home first; only the owners of the cores touch them */
     struct conn_end ends[CORE_STRIPES_MAX];
     struct conn_end annexes[ANNEXES]; /* if stripes.onesided is there */
-    bool abandoned;                   /* nobody waits until it is over; under the engine's lock */
+    bool abandoned;                   /* nobody waits until it is over; under the engine's lock, */
+    struct queue_link of_abandoned;   /* like its place among those */
     _Atomic bool closing;             /* the application has closed it */
     uint32_t id;
     struct request_pairs pairs;

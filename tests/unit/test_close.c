@@ -6,6 +6,8 @@
 #include "../../api/objects.h"
 
 #include <pthread.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 enum { LARGE = 300000 };
 
@@ -358,5 +360,28 @@ BOTH(close, a_wait_that_is_over_holds_nobody_up)
     IS(uccl_wait(send, SOON_MS, NULL), 0);
     for (unsigned i = 0; i < 2; i++)
         cr_assert_eq(atomic_load(&pair.conn[i]->thread->callers), 0);
+    pair_close(&pair);
+}
+
+/* What an abort costs does not depend on how many connections are open: it looks at none of them. */
+BOTH(close, an_abort_looks_at_no_open_connection)
+{
+    struct pair pair;
+    uccl_conn *conn[2];
+    long page = sysconf(_SC_PAGESIZE);
+    pair_open(&pair, lend);
+    connect_now(pair.engine[0], &pair.handle, pair.listener, conn);
+    struct uccl_conn *last = pair.conn[0];
+    void *shut = mmap(NULL, (size_t)page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    cr_assert_neq(shut, MAP_FAILED);
+    cr_assert(pair.engine[0]->conns == conn[0] && conn[0]->next == last && !last->next);
+    last->next = shut; /* who goes through the list crashes */
+    IS(uccl_conn_abort(conn[0]), 0);
+    for (uint64_t end_ms = now_ms() + SOON_MS; pair.engine[0]->conns != last && now_ms() < end_ms; sleep_us(1000))
+        free_abandoned(pair.engine[0]);
+    last->next = NULL;
+    cr_assert_eq(pair.engine[0]->conns, last, "the abort is over");
+    IS(uccl_conn_abort(conn[1]), 0);
+    munmap(shut, (size_t)page);
     pair_close(&pair);
 }
