@@ -58,6 +58,16 @@ Test(verbs_device, that_is_removed, .init = set_up_paths, .fini = close_pair)
     await_drained(0, 0);
 }
 
+/* Nothing completes in it any more: the engine would seem to work, and every peer to be dead. */
+Test(verbs_device, completion_queue_that_fails, .init = set_up_paths, .fini = close_pair)
+{
+    struct nic_qp_event event;
+    happens((struct ibv_async_event){.event_type = IBV_EVENT_CQ_ERR, .element.cq = queues[0]->receive_cq.cq});
+    cr_assert_eq(nic_failure(&queues[0]->base), UCCL_EIO);
+    cr_assert(next_event(0, &event));
+    cr_assert_not_null(strstr(said, "fake0"), "%s", said);
+}
+
 /* Found in review: a thread without work did not sleep then, since the completion queue could not be armed. */
 Test(verbs_device, that_is_removed_lets_threads_sleep, .init = set_up_pair, .fini = close_pair)
 {

@@ -514,6 +514,7 @@ static void take_event(struct verbs_nic *nic, const struct ibv_async_event *even
         take_port_event(nic, event, what);
         break;
     case IBV_EVENT_DEVICE_FATAL:
+    case IBV_EVENT_CQ_ERR: /* nothing completes there any more, and nobody can make it work again */
         verbs_lost(nic, what);
         break;
     case IBV_EVENT_QP_FATAL:
@@ -521,9 +522,6 @@ static void take_event(struct verbs_nic *nic, const struct ibv_async_event *even
     case IBV_EVENT_QP_ACCESS_ERR:
     case IBV_EVENT_QP_LAST_WQE_REACHED:
         take_qp_event(nic, event, what);
-        break;
-    case IBV_EVENT_CQ_ERR:
-        LOG_ERR("verbs device %s: a completion queue has failed: %s", nic->port->device, what);
         break;
     default:
         LOG_DBG("verbs device %s: %s", nic->port->device, what);
