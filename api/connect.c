@@ -220,11 +220,11 @@ static int client_offer(struct connecting *c)
     return UCCL_OK;
 }
 
-int offer_reached(struct uccl_engine *engine, const struct boot_offer *offer)
+int offer_reached(struct uccl_engine *engine, const struct boot_offer *offer, uint64_t now_ns)
 {
     int error = UCCL_OK;
     for (unsigned i = 0; i < offer->flow_count && i < engine->thread_count && !error; i++)
-        error = engine->nic->ops->reach(engine->nic, &offer->flows[i].address);
+        error = engine->nic->ops->reach(engine->nic, &offer->flows[i].address, now_ns);
     return error;
 }
 
@@ -370,7 +370,8 @@ static int connecting_advance(struct connecting *c, bool *done)
     int error = UCCL_OK;
     if (c->race.winner < 0)
         return connecting_race(c);
-    switch (bootstrap_step(c->boot, clock_now_ns())) {
+    uint64_t now_ns = clock_now_ns();
+    switch (bootstrap_step(c->boot, now_ns)) {
     case BOOT_NEED_OFFER:
         pthread_mutex_lock(&c->engine->lock);
         error = client_offer(c);
@@ -380,7 +381,7 @@ static int connecting_advance(struct connecting *c, bool *done)
         bootstrap_reject(c->boot, UCCL_EAGAIN);
         return connecting_again(c);
     case BOOT_HAVE_OFFER:
-        error = offer_reached(c->engine, bootstrap_peer_offer(c->boot));
+        error = offer_reached(c->engine, bootstrap_peer_offer(c->boot), now_ns);
         if (error)
             return error;
         pthread_mutex_lock(&c->engine->lock);

@@ -462,12 +462,13 @@ static bool accepting_step(struct uccl_listener *listener, struct accepting *acc
 {
     struct uccl_engine *engine = listener->engine;
     for (;;) {
-        switch (bootstrap_step(accepting->boot, clock_now_ns())) {
+        uint64_t now_ns = clock_now_ns();
+        switch (bootstrap_step(accepting->boot, now_ns)) {
         case BOOT_NEED_PROOFS:
             server_prove(listener, accepting->boot);
             break;
         case BOOT_HAVE_OFFER: {
-            int error = offer_reached(engine, bootstrap_peer_offer(accepting->boot));
+            int error = offer_reached(engine, bootstrap_peer_offer(accepting->boot), now_ns);
             if (!error) {
                 pthread_mutex_lock(&engine->lock);
                 error = server_answer(listener, accepting);

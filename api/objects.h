@@ -138,7 +138,7 @@ uint64_t kinds_taken(const struct uccl_engine *engine);
 struct bootstrap;
 bool takes_both(const struct uccl_engine *engine, const struct bootstrap *boot);
 /* Whether all queues that a peer offers can be reached. May take seconds: not under a lock. */
-int offer_reached(struct uccl_engine *engine, const struct boot_offer *offer);
+int offer_reached(struct uccl_engine *engine, const struct boot_offer *offer, uint64_t now_ns);
 /* Cancels the never-blocking connects of an engine that is being closed. */
 void connects_end(struct uccl_engine *engine);
 /* In a child of fork(): frees the connects and closes their descriptors. Under the lock. */

@@ -238,10 +238,10 @@ struct nic_device_ops {
     int (*addresses)(const struct nic *nic, union nic_address *out, int max);
     /*
      * Whether there is a way to a queue of a peer, as far as the network nearby says. The answer may take seconds, so
-     * ask before peer_add(), which then knows it. Any thread. UCCL_EADDR, UCCL_ENOMEM (logged). peer_add() finds
-     * whatever else is wrong with the address.
+     * ask before peer_add(), which then knows it. What was found closed at or after `since_ns` is not asked again.
+     * Any thread. UCCL_EADDR, UCCL_ENOMEM (logged). peer_add() finds whatever else is wrong with the address.
      */
-    int (*reach)(struct nic *nic, const struct nic_queue_address *address);
+    int (*reach)(struct nic *nic, const struct nic_queue_address *address, uint64_t since_ns);
 
     /*
      * One queue per engine thread, and beside it one of the backend `nic->beside`, whose queues may be opened with any

@@ -170,9 +170,9 @@ int nic_sim_addresses(const struct nic *nic, union nic_address *out, int max)
 }
 
 /* The network nearby knows a way to everybody. */
-int nic_sim_reach(struct nic *nic, const struct nic_queue_address *address)
+int nic_sim_reach(struct nic *nic, const struct nic_queue_address *address, uint64_t since_ns)
 {
-    (void)nic, (void)address;
+    (void)nic, (void)address, (void)since_ns;
     return UCCL_OK;
 }
 

@@ -86,6 +86,7 @@ static struct {
     int open_errno, register_errno, send_errno, notify_errno, handle_errno; /* what the next calls fail with */
     int stop_errno;                                                         /* and moving a queue pair to error */
     unsigned handle_device; /* 1 + the device for which handle_errno is; 0: for all */
+    unsigned handles_refused;
     struct fake_qp *qps[FAKE_QPS];
     uint32_t qps_made, qps_alive, handles_alive, mrs_alive, cqs_alive;
     uint32_t most_sends;       /* in progress on one queue pair at any time */

@@ -322,6 +322,7 @@ static int fake_destroy_qp(struct ibv_qp *ibv)
 static struct ibv_ah *fake_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
 {
     if (fake.handle_errno && (!fake.handle_device || fake.handle_device == fake_device_of(pd->context) + 1)) {
+        fake.handles_refused++;
         errno = fake.handle_errno;
         return NULL;
     }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The device of the verbs backend: what it can do, what it reports, InfiniBand, time stamps. */
+#include "base/clock.h"
 #include "verbs_pair.h"
 
 #include <stdio.h>
@@ -468,20 +469,20 @@ Test(verbs_device, way_to_a_peer, .init = set_up_pair, .fini = close_pair)
     struct nic_queue_address address, other;
     uint32_t handles = fake.handles_alive;
     verbs_queue_ops.address(&queues[1]->base, &address);
-    cr_assert_eq(verbs_device_ops.reach(nic, &address), 0);
+    cr_assert_eq(verbs_device_ops.reach(nic, &address, clock_now_ns()), 0);
     cr_assert_eq(fake.handles_alive, handles);
     fake.handle_errno = ETIMEDOUT;
     said[0] = 0;
-    cr_assert_eq(verbs_device_ops.reach(nic, &address), UCCL_EADDR);
+    cr_assert_eq(verbs_device_ops.reach(nic, &address, clock_now_ns()), UCCL_EADDR);
     cr_assert_not_null(strstr(said, "127.0.0.1"), "%s", said);
     cr_assert_not_null(strstr(said, "timed out"), "%s", said);
     other = address;
     other.bytes[1] = 0; /* InfiniBand: peer_add() says so */
     other.bytes[4] = 1;
     said[0] = 0;
-    cr_assert_eq(verbs_device_ops.reach(nic, &other), 0);
+    cr_assert_eq(verbs_device_ops.reach(nic, &other, clock_now_ns()), 0);
     other.length--; /* malformed: likewise */
-    cr_assert_eq(verbs_device_ops.reach(nic, &other), 0);
+    cr_assert_eq(verbs_device_ops.reach(nic, &other, clock_now_ns()), 0);
     cr_assert_str_empty(said);
     fake.handle_errno = 0;
 }

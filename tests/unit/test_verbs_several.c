@@ -3,6 +3,7 @@
  * Several ports in one verbs engine: which are used, which reach which, and one queue made of a queue on each. Devices
  * 0 and 2 are in one network, 1 and 3 in another: the first end has 0 and 1, the second one 2 and 3.
  */
+#include "base/clock.h"
 #include "boot/rails.h"
 #include "verbs_pair.h"
 
@@ -473,18 +474,35 @@ Test(verbs_several, way_that_is_closed, .init = set_up_ends, .fini = close_ends)
     struct nic_queue_address address;
     uint32_t destination, bytes;
     of[1]->ops->address(of[1], &address);
-    cr_assert_eq(verbs_device_ops.reach(ends[0], &address), 0);
+    cr_assert_eq(verbs_device_ops.reach(ends[0], &address, clock_now_ns()), 0);
     fake.handle_errno = ETIMEDOUT;
-    cr_assert_eq(verbs_device_ops.reach(ends[0], &address), UCCL_EADDR);
+    cr_assert_eq(verbs_device_ops.reach(ends[0], &address, clock_now_ns()), UCCL_EADDR);
     fake.handle_errno = 0;
     fake.handle_device = 1;
     host.nic = 1;
     host.peer_nic = 0;
     cr_assert_eq(of[0]->datagram->peer_add(of[0], &host, &address, &destination, &bytes), UCCL_EADDR);
     fake.handle_errno = ETIMEDOUT; /* for this port alone */
-    cr_assert_eq(verbs_device_ops.reach(ends[0], &address), 0);
+    cr_assert_eq(verbs_device_ops.reach(ends[0], &address, clock_now_ns()), 0);
     cr_assert_eq(of[0]->datagram->peer_add(of[0], &host, &address, &destination, &bytes), UCCL_EADDR);
     fake.handle_errno = 0;
-    cr_assert_eq(verbs_device_ops.reach(ends[0], &address), 0);
+    cr_assert_eq(verbs_device_ops.reach(ends[0], &address, clock_now_ns()), 0);
     cr_assert_eq(of[0]->datagram->peer_add(of[0], &host, &address, &destination, &bytes), 0);
+}
+
+/* The kernel waits a second or more for a dead port: all threads of a peer have it, and only the first of them asks. */
+Test(verbs_several, a_handshake_asks_once_for_a_dead_port, .init = set_up_ends, .fini = close_ends)
+{
+    enum { FLOWS = 8 };
+    struct nic_queue_address address;
+    of[1]->ops->address(of[1], &address);
+    fake.handle_device = 1;
+    fake.handle_errno = ETIMEDOUT;
+    for (unsigned handshake = 1; handshake <= 2; handshake++) {
+        uint64_t begin_ns = clock_now_ns();
+        for (unsigned flow = 0; flow < FLOWS; flow++)
+            cr_assert_eq(verbs_device_ops.reach(ends[0], &address, begin_ns), 0, "the other one works");
+        cr_assert_eq(fake.handles_refused, handshake);
+    }
+    fake.handle_errno = 0;
 }

@@ -74,9 +74,9 @@ static int tcp_addresses(const struct nic *nic, union nic_address *out, int max)
     return udp_device_ops.addresses(nic, out, max);
 }
 
-static int tcp_reach(struct nic *nic, const struct nic_queue_address *address)
+static int tcp_reach(struct nic *nic, const struct nic_queue_address *address, uint64_t since_ns)
 {
-    (void)nic, (void)address;
+    (void)nic, (void)address, (void)since_ns;
     return UCCL_OK;
 }
 

@@ -110,9 +110,9 @@ static int udp_addresses(const struct nic *nic, union nic_address *out, int max)
 }
 
 /* The kernel resolves link addresses while it sends: nobody waits for one. */
-static int udp_reach(struct nic *nic, const struct nic_queue_address *address)
+static int udp_reach(struct nic *nic, const struct nic_queue_address *address, uint64_t since_ns)
 {
-    (void)nic, (void)address;
+    (void)nic, (void)address, (void)since_ns;
     return UCCL_OK;
 }
 

@@ -11,6 +11,7 @@
  */
 #include "nic/verbs/data_qp.h"
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "core/wire.h"
 #include "nic/datagram.h"
@@ -85,33 +86,40 @@ static void note_way(struct verbs_nic *nic, const struct verbs_address *address,
     while (at < VERBS_CLOSED_WAYS && memcmp(nic->closed[at], address->gid, sizeof address->gid) != 0)
         at++;
     if (at == VERBS_CLOSED_WAYS && closed)
-        memcpy(nic->closed[nic->closed_next++ % VERBS_CLOSED_WAYS], address->gid, sizeof address->gid);
-    else if (at < VERBS_CLOSED_WAYS && !closed)
+        at = nic->closed_next++ % VERBS_CLOSED_WAYS;
+    if (closed) {
+        memcpy(nic->closed[at], address->gid, sizeof address->gid);
+        nic->closed_ns[at] = clock_now_ns();
+    } else if (at < VERBS_CLOSED_WAYS) {
         memset(nic->closed[at], 0, sizeof nic->closed[at]);
+    }
     pthread_mutex_unlock(&nic->closed_lock);
 }
 
-static bool way_is_closed(struct verbs_nic *nic, const struct verbs_address *address)
+/* Whether it was found closed at or after `since_ns`. */
+static bool way_is_closed(struct verbs_nic *nic, const struct verbs_address *address, uint64_t since_ns)
 {
     bool is = false;
     if (!address->ethernet)
         return false;
     pthread_mutex_lock(&nic->closed_lock);
     for (unsigned i = 0; i < VERBS_CLOSED_WAYS && !is; i++)
-        is = memcmp(nic->closed[i], address->gid, sizeof address->gid) == 0;
+        is = nic->closed_ns[i] >= since_ns && memcmp(nic->closed[i], address->gid, sizeof address->gid) == 0;
     pthread_mutex_unlock(&nic->closed_lock);
     return is;
 }
 
 /*
  * Making a handle to a RoCE address waits for its link address: seconds, where nobody answers. This handle is destroyed
- * again, but the link address stays known for a while.
+ * again, but the link address stays known for a while. All threads of a peer have the same dead port: one of them asks.
  */
-static int reach(struct verbs_nic *nic, const struct verbs_address *address)
+static int reach(struct verbs_nic *nic, const struct verbs_address *address, uint64_t since_ns)
 {
     char text[VERBS_GID_TEXT];
     if (!address->ethernet || !nic->port->ethernet || verbs_is_gone(nic))
         return UCCL_OK;
+    if (way_is_closed(nic, address, since_ns))
+        return UCCL_EADDR;
     struct ibv_ah_attr attr = verbs_route_to(nic, address, 0, 0);
     struct ibv_ah *handle = nic->lib->create_ah(nic->pd, &attr);
     int error = handle ? 0 : errno;
@@ -127,7 +135,7 @@ static int reach(struct verbs_nic *nic, const struct verbs_address *address)
 }
 
 /* Every pair is tried, so that peer_add() waits for none; one that works will do. */
-int verbs_reach(struct nic *base, const struct nic_queue_address *bytes)
+int verbs_reach(struct nic *base, const struct nic_queue_address *bytes, uint64_t since_ns)
 {
     struct nic_pair pairs[CORE_RAILS_MAX];
     unsigned count = verbs_pairs(base, bytes, true, pairs, CORE_RAILS_MAX), reached = 0;
@@ -135,7 +143,7 @@ int verbs_reach(struct nic *base, const struct nic_queue_address *bytes)
     for (unsigned i = 0; i < count && error != UCCL_ENOMEM; i++) {
         struct verbs_address address;
         verbs_address_decode(bytes, pairs[i].theirs, &address);
-        int failed = reach(&verbs_backend_of(base)->nics[pairs[i].ours], &address);
+        int failed = reach(&verbs_backend_of(base)->nics[pairs[i].ours], &address, since_ns);
         reached += !failed;
         error = failed ? failed : error;
     }
@@ -200,7 +208,7 @@ int verbs_peer_add(struct nic_queue *base, const struct nic_host *host, const st
         LOG_ERR("verbs cannot reach a queue of peer %s: %s", netdev_address_text(&host->address, text), fault);
         return UCCL_EPROTO;
     }
-    if (way_is_closed(queue->nic, &address))
+    if (way_is_closed(queue->nic, &address, 0))
         return UCCL_EADDR; /* verbs_reach() has logged it */
     struct verbs_peer peer = {
         .address = address, .nic = host->peer_nic, .nics = verbs_address_count(bytes), .used = true};

@@ -79,6 +79,7 @@ struct verbs_nic {
     _Atomic bool gone;                     /* the device was removed */
     pthread_mutex_t closed_lock;           /* of what follows */
     uint8_t closed[VERBS_CLOSED_WAYS][16]; /* GIDs that could not be reached, of several ports; zeros: none */
+    uint64_t closed_ns[VERBS_CLOSED_WAYS]; /* when that was found out last */
     unsigned closed_next;
     _Atomic uint16_t lid;         /* InfiniBand: the port's, as some queue has seen it last; guards nothing else */
     _Atomic uint32_t port_events; /* counts events of the port; queues compare */
@@ -254,7 +255,7 @@ void verbs_release(struct nic_queue *base, const struct nic_rx *rx);
 void verbs_drop_ready(struct verbs_queue *queue, const struct flow *flow);
 
 /* verbs/ud.c */
-int verbs_reach(struct nic *base, const struct nic_queue_address *address);
+int verbs_reach(struct nic *base, const struct nic_queue_address *address, uint64_t since_ns);
 int verbs_peer_add(struct nic_queue *base, const struct nic_host *host, const struct nic_queue_address *address,
                    uint32_t *destination, uint32_t *datagram_bytes);
 void verbs_peer_remove(struct nic_queue *base, uint32_t destination);
