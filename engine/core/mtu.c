@@ -27,7 +27,7 @@ void mtu_init(struct rail *rail, const struct rail_setup *setup)
 
 static void set_watches(struct rail *rail)
 {
-    rail->watches = rail->mtu.trying_bytes || rail->mtu.rounds;
+    rail->watches = rail->mtu.trying_bytes || rail->mtu.rounds || rail->mtu.interrupted;
 }
 
 /* Ends the wait for a probe. */
@@ -45,6 +45,7 @@ static void stop_search(struct rail *rail)
 {
     put_padding(rail);
     rail->mtu.trying_bytes = 0;
+    rail->mtu.interrupted = false;
     set_watches(rail);
 }
 
@@ -70,6 +71,7 @@ static void try_size(struct rail *rail, uint32_t bytes)
     mtu->trying_bytes = bytes;
     mtu->nonce = rng_next(&rail->flow->core->rng) | 1; /* other probes have the number of the rail (probe.h) */
     mtu->tries = mtu->silent = 0;
+    mtu->interrupted = false;
     await_small(rail);
     set_watches(rail);
     rail->probe.due |= PROBE_SIZE;
@@ -146,11 +148,18 @@ void mtu_undo(struct rail *rail)
     rail->mtu.at_ns = UINT64_MAX; /* it goes at once */
 }
 
+static void small_passes(struct rail *rail)
+{
+    rail->mtu.small_passed = true;
+    if (rail->mtu.interrupted)
+        mtu_search(rail);
+}
+
 void mtu_on_echo(struct rail *rail, uint64_t nonce, uint64_t now_ns)
 {
     struct mtu *mtu = &rail->mtu;
     if (nonce == rail->index && rail->watches) {
-        mtu->small_passed = true;
+        small_passes(rail);
     } else if (mtu->trying_bytes && nonce == mtu->nonce) {
         rail->datagram_bytes = mtu->trying_bytes;
         next_size(rail, now_ns);
@@ -170,7 +179,9 @@ static void give_up_probe(struct rail *rail, uint64_t now_ns)
         next_size(rail, now_ns);
     } else if (mtu->silent == MTU_SILENT_TRIES) { /* a peer that says nothing at all shows nothing about sizes */
         stop_search(rail);
-        search_later(rail, now_ns);
+        mtu->interrupted = true;
+        await_small(rail);
+        set_watches(rail);
     } else {
         await_small(rail);
         rail->probe.due |= PROBE_SIZE | PROBE_ASK; /* a small probe goes beside the padded one */
@@ -216,11 +227,13 @@ static void fall_to_base(struct rail *rail)
 void mtu_on_ack(struct rail *rail, const struct sent_acked *acked)
 {
     struct mtu *mtu = &rail->mtu;
-    mtu->small_passed |= acked->small_ns && acked->small_ns >= mtu->small_from_ns;
+    bool small = acked->small_ns && acked->small_ns >= mtu->small_from_ns;
     if (acked->large) {
         mtu->rounds = mtu->losses = 0;
         set_watches(rail);
     }
+    if (small || (acked->large && mtu->interrupted))
+        small_passes(rail);
 }
 
 void mtu_forgive(struct rail *rail)

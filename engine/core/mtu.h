@@ -6,7 +6,8 @@
  * The flow begins with datagrams that every network carries (the base). At once it sends one padded probe of the
  * route's size, beside the traffic; nothing waits for its echo. The echo, a small datagram, makes that size the
  * rail's. If no echo comes while small datagrams get through, a binary search finds the largest size that does. The
- * flow repeats the search later, more and more rarely.
+ * flow repeats the search later, more and more rarely. Where nothing gets through at all, the search ends without a
+ * result, and begins anew when something does.
  *
  * A black hole that appears later shows by repeated losses of large datagrams: none arrives, and each time small ones
  * get through. Then the flow falls back to the base and searches as at the beginning. It sends large datagrams that
@@ -27,7 +28,7 @@ struct sent_acked;
 enum {
     MTU_TRIES = 3,         /* probes of one size that may be lost while small datagrams pass; also rounds of losses */
     MTU_TOP_TRIES = 6,     /* the same for the route's own size: general loss should not look like a hole */
-    MTU_SILENT_TRIES = 8,  /* probes lost while nothing else passes either, after which the search waits */
+    MTU_SILENT_TRIES = 8,  /* probes lost while nothing else passes either, after which the search waits for that */
     MTU_STEP_BYTES = 128,  /* of payload: the step of the search (and the unit of watched receives) */
     MTU_RAISE_BACKOFF = 6, /* most doublings of the pause between two searches */
 };
@@ -44,6 +45,7 @@ struct mtu {
     uint64_t at_ns;         /* when the newest probe counts as lost; UINT64_MAX: none is under way */
     uint64_t raise_ns;      /* when the search begins again, if the flow is in use; UINT64_MAX: never */
     uint8_t tries, silent;  /* probes of this size lost while small datagrams passed; lost together with them */
+    bool interrupted;       /* the search has ended in silence: it begins anew once something passes */
     uint8_t backoff;        /* of raise_ns */
     uint8_t rounds;         /* of losses since a large datagram has arrived; saturates */
     uint8_t losses;         /* rounds in which a small datagram got through */

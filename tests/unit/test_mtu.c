@@ -151,6 +151,35 @@ Test(mtu, silence_says_nothing, .init = open_searching)
     duo_assert_rest();
 }
 
+/* An outage during the search: it begins anew when that is over, and not after a pause that each failure doubles. */
+static void expect_size_after(uint64_t outage_ns, bool used)
+{
+    silent = true;
+    duo_params.dead_peer_ms = 3600000;
+    struct duo_request *recv = used ? duo_recv(0, 100) : NULL;
+    duo_run_with(outage_ns, talk);
+    cr_assert_eq(duo_flow[0]->rails->datagram_bytes, BASE);
+    silent = false;
+    recv = recv ? recv : duo_recv(0, 100);
+    struct duo_request *send = duo_send(1, 100);
+    duo_run_with(2000 * MS, talk);
+    duo_assert_ended(recv, UCCL_OK, 100);
+    duo_assert_ended(send, UCCL_OK, 100);
+    for (unsigned side = 0; side < 2; side++)
+        cr_assert_eq(duo_flow[side]->rails->datagram_bytes, JUMBO);
+}
+
+Test(mtu, search_goes_on_after_an_outage, .init = open_searching)
+{
+    expect_size_after(6000 * MS, false);
+    duo_assert_rest();
+}
+
+Test(mtu, search_goes_on_after_a_long_outage_of_a_flow_in_use, .init = open_searching)
+{
+    expect_size_after(200000 * MS, true);
+}
+
 /* A hole heals: an idle flow does not look, one in use does, more and more rarely. */
 Test(mtu, search_begins_again, .init = open_searching)
 {
