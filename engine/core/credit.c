@@ -120,7 +120,7 @@ static uint64_t waiting_bytes(const struct flow *flow)
 static uint64_t patience_ns(const struct flow *flow)
 {
     const struct credit_tx *tx = &flow->credit_tx;
-    const struct rtt *rtt = &flow->rails->rtt;
+    const struct rtt *rtt = &flow->main->rtt; /* grants come with acks */
     uint64_t ns = rtt->srtt_ns ? 2 * rtt->srtt_ns + rtt->peer_ack_delay_ns : ASK_FIRST_NS;
     if (ns < ASK_MIN_NS)
         ns = ASK_MIN_NS;

@@ -97,3 +97,33 @@ Test(rails_estimates, one_that_was_lost_is_tried_at_once, .init = open_proven)
     cr_assert_eq(duo_count(&duo_counters[0].rails_returned), 1);
     cr_assert_gt(bulk[1], 50, "%u of %u chunks", bulk[1], bulk[0] + bulk[1]);
 }
+
+/* ---- credit ------------------------------------------------------------------------------------ */
+
+static void open_credited(void)
+{
+    duo_defaults();
+    duo_params.cc = CC_EQDS;
+    duo_params.speculate_kb = 64;
+    duo_params.port_entropy = PATHS;
+    duo_set_rails(RAILS);
+    duo_open_as(false);
+    for (unsigned side = 0; side < 2; side++)
+        core_set_link(duo_core[side], 100000);
+    prove();
+}
+
+/* The first rail is gone, after round trips that grew to its end: a lost grant is asked for as the others allow. */
+Test(rails_estimates, a_dead_rail_does_not_say_when_to_ask_for_credit, .init = open_credited)
+{
+    duo_flow[0]->rails[0].rtt.srtt_ns = 400 * MS;
+    rail_cut(&duo_flow[0]->rails[0]);
+    struct duo_request *recv = duo_recv(1, 4 << 20);
+    duo_run_with(1 * MS, talk);
+    struct duo_request *send = duo_send(0, 4 << 20);
+    say(0);
+    duo_drop(0);
+    cr_assert_lt(duo_flow[0]->credit_tx.ask_at_ns, duo_now + 10 * MS);
+    duo_run_with(900 * MS, talk);
+    duo_assert_arrived(send, recv, 4 << 20);
+}
