@@ -250,7 +250,7 @@ static void send_read(struct onesided *one, struct op *op)
     uint64_t total;
     bool host;
     size_t end = part_end(op, &total, &host);
-    if (total == 0 || submit_payload(one, op, ONE_READ_IN, end, total))
+    if (total && submit_payload(one, op, ONE_READ_IN, end, total)) /* no answer would hold back READs of nothing */
         send_part_control(one, op, 0, end, total);
     op->next_piece = end;
     op->all_sent = end == op->count;

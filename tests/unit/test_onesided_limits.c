@@ -59,6 +59,28 @@ Test(onesided_limits, all_exports, .timeout = TIMEOUT_S)
     one_close(&one);
 }
 
+static uint64_t chunks_sent(const struct one *one)
+{
+    uint64_t count;
+    IS(uccl_counter_by_name(one->pair.engine[0], "tx_chunks", &count), 0);
+    return count;
+}
+
+/* They end at once. If each left a message, a loop of them would fill the memory while the peer is stopped. */
+Test(onesided_limits, reads_of_nothing_leave_nothing, .timeout = TIMEOUT_S)
+{
+    struct one one;
+    one_open(&one, "no", 4096, ALL);
+    struct uccl_piece pieces[3] = {piece_of(&one, 0, 0, 0), piece_of(&one, 0, 0, 8), piece_of(&one, 0, 0, 16)};
+    end_of(post_read(&one, 0, 8, 0), 0);
+    uint64_t before = chunks_sent(&one);
+    for (unsigned i = 0; i < 1000; i++)
+        end_of(post_pieces(&one, false, pieces, 3, NULL), 0);
+    end_of(post_read(&one, 0, 8, 0), 0); /* what was due before has left */
+    cr_assert_lt(chunks_sent(&one), before + 10);
+    one_close(&one);
+}
+
 /* Who knows an engine may name exports that it was not given: index, generation and nonce by guess. */
 Test(onesided_limits, guessed_references, .timeout = TIMEOUT_S)
 {
