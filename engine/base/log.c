@@ -31,6 +31,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/process.h"
 #include "base/race_point.h"
 
@@ -238,7 +239,35 @@ static void log_tell(enum uccl_log_level level, const char *text)
     }
 }
 
-void log_write(enum uccl_log_level level, const char *format, ...)
+bool log_may(struct log_budget *budget, enum uccl_log_level level)
+{
+    if (level > UCCL_LOG_WARN)
+        return true;
+    uint64_t now_ns = clock_now_ns(), spent_ns = atomic_load_explicit(&budget->spent_ns, memory_order_relaxed), next_ns;
+    do {
+        if (spent_ns > now_ns + (LOG_BURST_LINES - 1) * LOG_INTERVAL_NS) {
+            atomic_fetch_add_explicit(&budget->left_out, 1, memory_order_relaxed);
+            return false;
+        }
+        next_ns = (spent_ns > now_ns ? spent_ns : now_ns) + LOG_INTERVAL_NS;
+    } while (!atomic_compare_exchange_weak_explicit(&budget->spent_ns, &spent_ns, next_ns, memory_order_relaxed,
+                                                    memory_order_relaxed));
+    return true;
+}
+
+/* Adds how many lines of this kind were left out. */
+static void tell_left_out(struct log_budget *budget, char text[LOG_TEXT_MAX])
+{
+    char note[64];
+    unsigned left_out = budget ? atomic_exchange_explicit(&budget->left_out, 0, memory_order_relaxed) : 0;
+    if (left_out == 0)
+        return;
+    size_t bytes = (size_t)snprintf(note, sizeof note, " (%u such lines before it were left out)", left_out) + 1;
+    size_t at = strlen(text), most = LOG_TEXT_MAX - bytes;
+    memcpy(text + (at < most ? at : most), note, bytes);
+}
+
+void log_write(struct log_budget *budget, enum uccl_log_level level, const char *format, ...)
 {
     int errno_kept = errno; /* callers log a failure and then act on its errno */
     char text[LOG_TEXT_MAX];
@@ -251,6 +280,7 @@ void log_write(enum uccl_log_level level, const char *format, ...)
         snprintf(text, sizeof text, "(a message that could not be formatted) %s", format);
     else if ((size_t)length >= sizeof text)
         memcpy(text + sizeof text - sizeof "...", "...", sizeof "...");
+    tell_left_out(budget, text);
     make_one_line(text);
 
     log_tell(level, text);

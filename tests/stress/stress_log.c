@@ -55,7 +55,7 @@ static void *write_lines(void *argument)
 {
     unsigned index = *(unsigned *)argument;
     for (unsigned i = 0; i < rounds; i++) {
-        LOG_ERR("thread %u line %u %s", index, i, "whole");
+        log_write(NULL, UCCL_LOG_ERROR, "thread %u line %u %s", index, i, "whole");
         LOG_DBG("thread %u says what nobody wants to know", index);
     }
     return NULL;
@@ -94,7 +94,7 @@ static void *write_until_over(void *argument)
 {
     unsigned index = *(unsigned *)argument;
     while (!atomic_load(&over))
-        LOG_ERR("%c", 'a' + (char)index);
+        log_write(NULL, UCCL_LOG_ERROR, "%c", 'a' + (char)index);
     return NULL;
 }
 
@@ -153,7 +153,7 @@ int main(int argc, char **argv)
         struct sink *sink = &sinks[i % SINKS];
         unsigned before = atomic_load(&sink->lines);
         uccl_set_log(functions[i % SINKS], sink);
-        LOG_ERR("thread %u line %u %s", (unsigned)WRITERS, i, "whole");
+        log_write(NULL, UCCL_LOG_ERROR, "thread %u line %u %s", (unsigned)WRITERS, i, "whole");
         CHECK(atomic_load(&sink->lines) == before + 1, "a line went to the old place");
     }
     free_what_was_replaced();

@@ -189,7 +189,7 @@ Test(log, a_full_stderr_stops_no_thread, .timeout = 10)
     cr_assert_eq(dup2(pipes[1], STDERR_FILENO), STDERR_FILENO);
     cr_assert_eq(fcntl(pipes[1], F_SETPIPE_SZ, sizeof bytes), sizeof bytes);
     for (int i = 0; i < 2000; i++) /* 80 KB */
-        LOG_ERR("line %4d of two thousand lines", i);
+        log_write(NULL, UCCL_LOG_ERROR, "line %4d of two thousand lines", i);
     cr_assert_gt(read(pipes[0], bytes, sizeof bytes), 50000);
     LOG_ERR("the next one");
     ssize_t length = read(pipes[0], bytes, sizeof bytes - 1);
@@ -316,6 +316,56 @@ Test(log, callback_may_set_the_log, .timeout = 10)
     cr_assert_eq(seen.calls, 1);
 }
 
+/* ---- lines that come too often ---- */
+
+static void complain(unsigned number)
+{
+    LOG_WARNING("stranger %u", number);
+}
+
+/* Whoever reaches the listener's port may cause as many lines as it likes. */
+Test(log, one_place_writes_few_lines_at_once, .timeout = 30)
+{
+    struct seen seen = {0};
+    uccl_set_log(remember, &seen);
+    for (unsigned i = 1; i <= 10000; i++)
+        complain(i);
+    cr_assert_geq(seen.calls, LOG_BURST_LINES);
+    cr_assert_lt(seen.calls, LOG_BURST_LINES + 20, "and one a second");
+    LOG_WARNING("another place is not concerned");
+    cr_assert_str_eq(seen.text, "another place is not concerned");
+    int before = seen.calls;
+    while (seen.calls == before) {
+        nanosleep(&(struct timespec){0, 10000000}, NULL);
+        complain(0);
+    }
+    cr_assert_not_null(strstr(seen.text, "stranger 0 ("), "%s", seen.text);
+    cr_assert_not_null(strstr(seen.text, " were left out)"), "%s", seen.text);
+}
+
+Test(log, what_was_left_out_is_counted)
+{
+    struct seen seen = {0};
+    struct log_budget budget = {0};
+    uccl_set_log(remember, &seen);
+    for (unsigned i = 0; i < LOG_BURST_LINES; i++)
+        cr_assert(log_may(&budget, UCCL_LOG_ERROR));
+    for (unsigned i = 0; i < 3; i++)
+        cr_assert_not(log_may(&budget, UCCL_LOG_ERROR));
+    cr_assert(log_may(&budget, UCCL_LOG_INFO), "who asked for these wants them");
+    log_write(&budget, UCCL_LOG_ERROR, "%s", "x");
+    cr_assert_str_eq(seen.text, "x (3 such lines before it were left out)");
+    log_write(&budget, UCCL_LOG_ERROR, "%s", "y");
+    cr_assert_str_eq(seen.text, "y");
+    char text[3000];
+    memset(text, 'z', sizeof text);
+    text[sizeof text - 1] = 0;
+    atomic_store(&budget.left_out, UINT32_MAX);
+    log_write(&budget, UCCL_LOG_ERROR, "%s", text);
+    cr_assert_not_null(strstr(seen.text, "z (4294967295 such lines before it were left out)"), "%s", seen.text);
+    cr_assert_eq(strlen(seen.text), 1023);
+}
+
 /* ---- a function never meets the user of another one ---- */
 
 enum { SETTERS = 2, WRITERS = 2, WRITES = 50000 };
@@ -355,7 +405,7 @@ static void *write_often(void *argument)
 {
     (void)argument;
     for (int i = 0; i < WRITES; i++)
-        LOG_ERR("x");
+        log_write(NULL, UCCL_LOG_ERROR, "x");
     atomic_fetch_sub(&writers_left, 1);
     return NULL;
 }
