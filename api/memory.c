@@ -76,6 +76,8 @@ static int reg_mr(struct uccl_engine *engine, void *address, size_t length, enum
     error = host ? UCCL_OK : join_range(engine, mr, dmabuf);
     if (!error) {
         mr->next = engine->mrs;
+        if (mr->next)
+            mr->next->prev = mr;
         engine->mrs = mr;
     }
     pthread_mutex_unlock(&engine->lock);
@@ -115,12 +117,9 @@ UCCL_API int uccl_dereg_mr(uccl_mr *mr)
     mr->closed = true;
     mr->length = 0; /* no buffer lies within the registration any more */
     pthread_mutex_lock(&engine->lock);
-    for (struct uccl_mr **link = &engine->mrs; *link; link = &(*link)->next) {
-        if (*link == mr) {
-            *link = mr->next;
-            break;
-        }
-    }
+    *(mr->prev ? &mr->prev->next : &engine->mrs) = mr->next;
+    if (mr->next)
+        mr->next->prev = mr->prev;
     mr_leave_range(engine, mr);
     pthread_mutex_unlock(&engine->lock);
     nics_leave(engine, mr->nic);

@@ -86,7 +86,7 @@ struct uccl_conn {
 };
 
 struct uccl_mr {
-    struct uccl_mr *next;
+    struct uccl_mr *next, *prev;
     struct uccl_engine *engine;
     void *address;
     size_t length;
@@ -94,11 +94,13 @@ struct uccl_mr {
     struct direct_range *range;         /* of device memory (gpu/direct.h); else NULL */
     struct nic_mr nic[NIC_PLACERS_MAX]; /* registrations with the NICs; of device memory copies of the range's */
     _Atomic uint32_t users;             /* pending requests */
+    struct queue exports;               /* of this registration that are not over; under the engine's lock */
     bool closed;
 };
 
 struct uccl_export {
-    struct uccl_export *next;
+    struct uccl_export *next, *prev;
+    struct queue_link of_mr; /* on mr->exports */
     struct uccl_mr *mr;
     struct exported *entry;
     struct nic_mr nic[NIC_PLACERS_MAX]; /* to be written to: registrations of its own, whose keys end with it */

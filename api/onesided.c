@@ -95,7 +95,10 @@ UCCL_API int uccl_export_mr(uccl_mr *mr, void *address, size_t length, unsigned 
     exported->entry = export_add(&engine->exports, &made);
     if (exported->entry) {
         exported->next = engine->all_exports;
+        if (exported->next)
+            exported->next->prev = exported;
         engine->all_exports = exported;
+        queue_append(&mr->exports, &exported->of_mr);
         write_ref(engine, exported->entry, ref);
     }
     pthread_mutex_unlock(&engine->lock);
@@ -138,10 +141,9 @@ static void cancel_accesses(struct uccl_engine *engine, struct exported *entry)
 /* The export is over, and nobody revokes it any more. Under the lock. */
 static void remove_export(struct uccl_engine *engine, struct uccl_export *exported)
 {
-    struct uccl_export **link = &engine->all_exports;
-    while (*link != exported)
-        link = &(*link)->next;
-    *link = exported->next;
+    *(exported->prev ? &exported->prev->next : &engine->all_exports) = exported->next;
+    if (exported->next)
+        exported->next->prev = exported->prev;
     export_remove(&engine->exports, exported->entry);
     keep_closed(engine, exported);
 }
@@ -150,8 +152,10 @@ static void remove_export(struct uccl_engine *engine, struct uccl_export *export
 static bool end_revocation(struct uccl_engine *engine, struct uccl_export *exported, bool idle)
 {
     bool over = exported->over = exported->over || idle;
-    if (over)
+    if (over) {
         nics_leave(engine, exported->nic);
+        queue_remove(&exported->mr->exports, &exported->of_mr); /* before the registration may go */
+    }
     if (--exported->revokers == 0 && over)
         remove_export(engine, exported);
     return over;
@@ -201,19 +205,21 @@ bool exports_of_mr_live(struct uccl_mr *mr)
     struct uccl_engine *engine = mr->engine;
     bool live = false;
     pthread_mutex_lock(&engine->lock);
-    for (struct uccl_export *exported = engine->all_exports, *next; exported; exported = next) {
+    for (struct queue_link *link = mr->exports.head, *next; link; link = next) {
+        struct uccl_export *exported = QUEUE_HOLDER(link, struct uccl_export, of_mr);
         struct exported *entry = exported->entry;
         bool holds = export_holds(entry);
-        next = exported->next;
-        if (exported->mr != mr || !begin_revocation(exported))
+        next = link->next;
+        if (!begin_revocation(exported))
             continue;
         if (holds) {
             pthread_mutex_unlock(&engine->lock);
             cancel_accesses(engine, entry);
             pthread_mutex_lock(&engine->lock);
-            next = engine->all_exports; /* the list may have changed */
         }
         live |= !end_revocation(engine, exported, export_is_idle(entry)) && !holds;
+        if (holds)
+            next = mr->exports.head; /* the list may have changed */
     }
     pthread_mutex_unlock(&engine->lock);
     return live;

@@ -6,6 +6,8 @@
 #include "base/le.h"
 #include "core/crc32c.h"
 
+#include <sys/mman.h>
+
 enum { STEP = 64 };
 
 static uint64_t refused(const struct one *one)
@@ -79,6 +81,32 @@ Test(onesided_limits, reads_of_nothing_leave_nothing, .timeout = TIMEOUT_S)
     end_of(post_read(&one, 0, 8, 0), 0); /* what was due before has left */
     cr_assert_lt(chunks_sent(&one), before + 10);
     one_close(&one);
+}
+
+/* The end of a registration, or of an export, costs the same however many there are: it looks at no other. */
+Test(onesided_limits, an_end_looks_at_no_other, .timeout = TIMEOUT_S)
+{
+    enum { COUNT = 4, OLDEST = 0, ENDED = 1, NEWEST = COUNT - 1 };
+    uccl_mr *mr[COUNT];
+    uccl_export *exported[COUNT];
+    uint8_t ref[UCCL_REF_BYTES], bytes[COUNT];
+    uccl_engine *engine = open_engine("no", NULL);
+    void *shut = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    cr_assert_neq(shut, MAP_FAILED);
+    for (int i = 0; i < COUNT; i++) {
+        IS(uccl_reg_mr(engine, &bytes[i], 1, UCCL_MEM_HOST, &mr[i]), 0);
+        IS(uccl_export_mr(mr[i], &bytes[i], 1, ALL, ref, &exported[i]), 0);
+    }
+    mr[NEWEST]->next = shut; /* who goes through the lists crashes */
+    exported[NEWEST]->next = shut;
+    IS(uccl_dereg_mr(mr[ENDED]), 0); /* and its export */
+    mr[NEWEST]->next = mr[NEWEST - 1];
+    exported[NEWEST]->next = exported[NEWEST - 1];
+    cr_assert_eq(mr[NEWEST - 1]->next, mr[OLDEST]);
+    cr_assert_eq(exported[NEWEST - 1]->next, exported[OLDEST]);
+    IS(uccl_revoke(exported[ENDED], 0), UCCL_EINVAL);
+    munmap(shut, 4096);
+    IS(uccl_close(engine), 0);
 }
 
 /* Who knows an engine may name exports that it was not given: index, generation and nonce by guess. */
