@@ -32,20 +32,26 @@ static inline bool may_lend(struct engine_thread *thread)
 
 /* ---- sleeping -------------------------------------------------------------------------------- */
 
+static inline void pause_briefly(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
 /*
- * Pauses between polls that found no work. Whoever is awaited may need this very core, and would have it only after
- * the spin, so the core is yielded. That takes as long as a poll does, so while nobody else wants the core one of
- * `every` polls yields it. `*alone`: polls to come before the next one that does.
+ * Between polls that found no work. Whoever is awaited may need this very core, and would have it only after the spin,
+ * so the core is yielded. That takes as long as a poll does, so while nobody else wants the core one of `every` polls
+ * yields it. `*alone`: polls to come before the next one that does.
  */
-static inline void relax(unsigned *alone, unsigned every)
+static inline void relax(const struct engine_thread *thread, unsigned *alone, unsigned every)
 {
     if (*alone > 0) {
         --*alone;
-#if defined(__x86_64__)
-        __builtin_ia32_pause();
-#elif defined(__aarch64__)
-        __asm__ volatile("yield");
-#endif
+        if (!thread->lend) /* where cores are few, a pause only delays the next poll */
+            pause_briefly();
         return;
     }
     uint64_t before_ns = clock_now_ns();
@@ -162,7 +168,7 @@ void lend_serve(struct engine_thread *thread)
             continue;
         }
         if (spin_goes_on(&thread->spin, spin_ns, thread_now_ns(thread)))
-            relax(&thread->polls_alone, YIELD_POLLS);
+            relax(thread, &thread->polls_alone, YIELD_POLLS);
         else if (!sleep_in_nic(thread, THREAD_RUNS, THREAD_SLEEPS, NULL, 0, UINT64_MAX))
             lend_out(thread);
     }
@@ -245,7 +251,7 @@ static void drive(struct engine_thread *thread, const _Atomic uint32_t *word, ui
         if (now_ns >= deadline_ns)
             return;
         if (spin_goes_on(&thread->spin, spin_ns, now_ns))
-            relax(&thread->polls_alone, YIELD_POLLS);
+            relax(thread, &thread->polls_alone, YIELD_POLLS);
         else if (atomic_load(&thread->in_nic))
             await_empty_nic(thread);
         else
@@ -299,7 +305,7 @@ bool thread_wait_from(struct engine_thread *thread, const _Atomic uint32_t *word
         } else if (may_lend(thread) && atomic_load(&thread->owner) <= OWNER_NONE) {
             continue; /* the owner has just changed */
         } else if (now_ns < spin_until_ns && !spin_rests(&thread->spin, now_ns)) {
-            relax(&looks_alone, YIELD_LOOKS);
+            relax(thread, &looks_alone, YIELD_LOOKS);
         } else {
             wait_for_completion(thread, word, value, deadline_ns == UINT64_MAX ? UINT64_MAX : deadline_ns - now_ns);
         }
