@@ -493,6 +493,8 @@ static int take_note(struct uccl_engine *engine, void *buffer, size_t size, size
     int error = !note ? UCCL_EAGAIN : note->length > size ? UCCL_ETRUNCATED : UCCL_OK;
     if (note && length)
         *length = note->length;
+    if (note && from)
+        *from = note->from->owner;
     if (error) {
         pthread_mutex_unlock(&engine->notes.lock);
         return error;
@@ -506,8 +508,6 @@ static int take_note(struct uccl_engine *engine, void *buffer, size_t size, size
     }
     if (note->length)
         memcpy(buffer, note->bytes, note->length);
-    if (from)
-        *from = note->from->owner;
     pthread_mutex_unlock(&engine->notes.lock);
     free(note);
     if (waits)

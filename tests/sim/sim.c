@@ -391,7 +391,7 @@ static void set_firewalls(struct options *options, struct rng *rng)
         net->firewall = which >> (net - options->net) & 1;
         net->loss_ppm = rng_below(rng, 2) * 20000;
     }
-    options->refused_permille = 20;
+    options->refused_permille = 30;
 }
 
 /* Only the pair of ports that the handshake tells is open, and more are told than there are. */
