@@ -188,9 +188,9 @@ static void settle_report(struct rail *rail, uint64_t came_ns, uint64_t now_ns)
 /* Chunks have been acked: a connection that closes may have waited for these. */
 static void finish_closing(struct flow *flow)
 {
-    for (struct conn *conn = flow->all_head, *next; conn; conn = next) {
-        next = conn->next_all;
-        conn_try_finish(conn);
+    for (struct queue_link *link = flow->closers.head, *next; link; link = next) {
+        next = link->next;
+        conn_try_finish(QUEUE_HOLDER(link, struct conn, closer));
     }
 }
 

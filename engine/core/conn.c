@@ -267,6 +267,13 @@ void conn_close(struct conn *conn, uint64_t linger_ns, uint64_t now_ns)
     fin_is_due(conn);
     timer_arm(wheel, &conn->linger, now_ns + linger_ns);
     conn->flow->closing++;
+    queue_append(&conn->flow->closers, &conn->closer);
+}
+
+static void closes_no_more(struct conn *conn)
+{
+    conn->flow->closing--;
+    queue_remove(&conn->flow->closers, &conn->closer);
 }
 
 void conn_try_finish(struct conn *conn)
@@ -277,7 +284,7 @@ void conn_try_finish(struct conn *conn)
     bool fin_acked = conn->fin_sends_sent && conn->fin_seq != UINT64_MAX && sent_is_acked(sent, conn->fin_seq);
     if (conn->sends_pending == 0 && !conn->deferred && (fin_acked || conn->flow->dead)) {
         conn->state = CONN_OVER;
-        conn->flow->closing--;
+        closes_no_more(conn);
         timer_disarm(&conn->flow->core->wheel, &conn->linger);
         message_conn_event(conn);
     } else if (conn->sends_pending == 0 ? !conn->fin_sends_sent : conn->fin_seq == UINT64_MAX) {
@@ -352,7 +359,7 @@ void conn_linger_over(struct conn *conn)
     else
         conn_keep_fin(conn);
     conn->status = is_silent(conn) ? UCCL_ETIMEDOUT : UCCL_OK;
-    conn->flow->closing--;
+    closes_no_more(conn);
     message_conn_event(conn);
     place_give_up(conn);
 }

@@ -93,6 +93,7 @@ struct conn {
     struct conn *next_remote;         /* of its bucket (gone.h) */
     struct conn *next_index;          /* of the same index: its annexes */
     struct queue_link ctrl, active;   /* on the queues of the flow */
+    struct queue_link closer;         /* on its closers, while CLOSING */
     struct queue_link event;          /* and on conn_events of the core */
     bool event_waits;                 /* behind messages whose completion is deferred */
     uint32_t deferred;                /* messages that are complete but not reported (place.h) */

@@ -4,6 +4,8 @@
 #include "api_pair.h"
 
 #include "../../api/objects.h"
+#include "core/conn.h"
+#include "core/flow.h"
 
 #include <pthread.h>
 #include <sys/mman.h>
@@ -383,5 +385,23 @@ BOTH(close, an_abort_looks_at_no_open_connection)
     cr_assert_eq(pair.engine[0]->conns, last, "the abort is over");
     IS(uccl_conn_abort(conn[1]), 0);
     munmap(shut, (size_t)page);
+    pair_close(&pair);
+}
+
+/* Nor does it cost more while others of the same peer are open: acks look at those that close, and at no other. */
+BOTH(close, acks_look_at_no_open_connection)
+{
+    struct pair pair;
+    uccl_conn *conn[2];
+    pair_open(&pair, lend);
+    connect_now(pair.engine[0], &pair.handle, pair.listener, conn);
+    exchange(conn[0], conn[1], 1000, 1);
+    struct conn *newest = pair.conn[0]->stripes.at[0].conns[CLASS_MESSAGES]->flow->all_head, *next = newest->next_all;
+    void *shut = mmap(NULL, sizeof *newest, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    cr_assert_neq(shut, MAP_FAILED);
+    newest->next_all = shut; /* who goes through the list crashes */
+    IS(uccl_conn_close(pair.conn[0]), 0);
+    newest->next_all = next;
+    munmap(shut, sizeof *newest);
     pair_close(&pair);
 }
