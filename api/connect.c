@@ -616,7 +616,7 @@ static void wait_for_step(const struct connecting *c)
     }
     struct pollfd fd = {.fd = bootstrap_fd(c->boot), .events = bootstrap_events(c->boot)};
     /* no descriptor signals that another connect has ended */
-    poll(&fd, 1, c->waits ? 1 : clock_poll_ms(bootstrap_deadline(c->boot)));
+    sleep_on(&fd, 1, c->waits ? 1 : clock_poll_ms(bootstrap_deadline(c->boot)));
 }
 
 UCCL_API int uccl_connect_with(uccl_engine *engine, struct uccl_handle *handle, int timeout_ms,

@@ -524,7 +524,7 @@ static void wait_for_sockets(struct uccl_listener *listener, uint64_t deadline_n
     } else {
         fds[count++] = (struct pollfd){.fd = listener->fd, .events = POLLIN};
     }
-    poll(fds, count, clock_poll_ms(deadline_ns));
+    sleep_on(fds, count, clock_poll_ms(deadline_ns));
 }
 
 static bool take_turn(struct uccl_listener *listener)

@@ -1,7 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "objects.h"
 
+#include <errno.h>
 #include <stdlib.h>
+#include <time.h>
+
+void sleep_on(struct pollfd *fds, unsigned count, int timeout_ms)
+{
+    struct timespec nap = {0, 1000000};
+    if (poll(fds, count, timeout_ms) < 0 && errno == EINVAL && timeout_ms != 0)
+        nanosleep(&nap, NULL); /* there are more than RLIMIT_NOFILE allows by now */
+}
 
 void keep_closed(struct uccl_engine *engine, void *object)
 {

@@ -16,6 +16,7 @@
 #include "thread/thread.h"
 #include "uccl/engine.h"
 
+#include <poll.h>
 #include <pthread.h>
 
 enum { CLOSED_KEPT = 64 };
@@ -120,6 +121,9 @@ static inline bool inherited(const struct uccl_engine *engine)
 {
     return process_forked(engine->process);
 }
+
+/* poll(), or a nap where that takes no descriptors any more: whoever waits goes on, but not round and round. */
+void sleep_on(struct pollfd *fds, unsigned count, int timeout_ms);
 
 /*
  * Frees a closed connection, listener or registration some time later: until then `closed` or `closing` detects a

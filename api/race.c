@@ -135,7 +135,7 @@ void race_wait(const struct race *race)
         if (boot)
             fds[count++] = (struct pollfd){.fd = bootstrap_fd(boot), .events = bootstrap_events(boot)};
     }
-    poll(fds, count, clock_poll_ms(until_ns));
+    sleep_on(fds, count, clock_poll_ms(until_ns));
 }
 
 void race_tell(struct race *race, int error)

@@ -10,6 +10,7 @@
 #include <linux/futex.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 
 /* How often a thread looks: whoever waits does not do so all the time. */
@@ -137,6 +138,30 @@ Test(accept, a_time_that_has_passed_is_over)
     cr_assert_eq(cancel_look_ns(100, 100), 100);
     cr_assert_eq(cancel_look_ns(100, 100 + CANCEL_LOOK_NS), 100 + CANCEL_LOOK_NS);
     cr_assert_eq(cancel_look_ns(100, UINT64_MAX), 100 + CANCEL_LOOK_NS);
+}
+
+/* A process gives up the right to open anything, as in a sandbox: poll() takes no descriptor any more. */
+Test(accept, without_the_right_to_descriptors_it_naps, .timeout = TIMEOUT_S)
+{
+    enum { WAIT_MS = 200 };
+    struct rlimit limit, none;
+    struct uccl_handle handle;
+    uccl_listener *listener;
+    uccl_conn *conn;
+    uccl_engine *engine = open_engine("no", NULL);
+    IS(uccl_listen(engine, 0, 0, &handle, &listener), 0);
+    cr_assert_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    none = (struct rlimit){0, limit.rlim_max};
+    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &none), 0);
+    uint64_t begin_ms = now_ms();
+    unsigned before = looks;
+    int result = uccl_accept(listener, WAIT_MS, &conn);
+    uint64_t took_ms = now_ms() - begin_ms;
+    unsigned looked = looks - before;
+    setrlimit(RLIMIT_NOFILE, &limit);
+    IS(result, UCCL_ETIMEDOUT);
+    cr_assert_leq(looked, 2 * took_ms + LOOKS_MOST, "%u looks in %lu ms", looked, took_ms);
+    IS(uccl_close(engine), 0);
 }
 
 BOTH(accept, the_second_waits_for_its_time)
