@@ -44,11 +44,12 @@ static inline bool tx_window_takes(struct rail *rail, uint64_t payload, uint64_t
     bool idle = rail->flying_payload == 0 && flow->rail_count > 1 && !rail->reliable && payload <= rail->cc.chunk_bytes;
     if (rail->flying_chunks == 0 || idle)
         return flow->rail_count == 1 || tx_peer_takes(flow, charge, reserve);
-    if (rail->flying_payload + payload <= rail->cc.cwnd_bytes + reserve &&
-        flow->sent.flying_charge + charge <= flow->peer_window_bytes + reserve)
-        return true;
-    rail->window_limited = true;
-    return false;
+    if (rail->flying_payload + payload > rail->cc.cwnd_bytes + reserve) {
+        rail->window_limited = true;
+        return false;
+    }
+    /* where the peer's buffer is the limit, a window that grows would only be late to shrink */
+    return flow->sent.flying_charge + charge <= flow->peer_window_bytes + reserve;
 }
 /* Whether the chunk window takes another chunk; the last few are for DRAINED frames (`drained`), which unlock it. */
 static inline bool tx_has_record(const struct flow *flow, bool drained)

@@ -201,6 +201,29 @@ Test(core, the_start_goes_on_while_the_nic_is_slow, .init = duo_open)
     cr_assert_eq(duo_flow[0]->rails->cc.cwnd_bytes, cwnd_bytes, "one chunk fills no window");
 }
 
+/* What the peer's buffer holds back says nothing about the network: a window beyond it would only be late to shrink. */
+Test(core, the_window_follows_what_is_in_flight, .init = duo_open)
+{
+    enum { SIZE = 8 << 20, ROUNDS = 20 };
+    uint64_t most = 0;
+    for (unsigned i = 0; i < ROUNDS; i++) {
+        struct duo_request *recv = duo_recv(1, SIZE), *send = duo_send(0, SIZE);
+        while (!recv->ended || !send->ended) {
+            duo_transmit(0);
+            most = duo_flow[0]->rails->flying_payload > most ? duo_flow[0]->rails->flying_payload : most;
+            duo_transmit(1);
+            duo_now += 10 * US;
+            duo_deliver(0);
+            duo_deliver(1);
+            if (!duo_queued[0] && !duo_queued[1])
+                duo_tick(1, duo_now);
+        }
+    }
+    cr_assert_leq(most, UINT64_C(1) << 20);
+    cr_assert_leq(duo_flow[0]->rails->cc.cwnd_bytes, 4 * most);
+    cr_assert_geq(duo_flow[0]->rails->cc.cwnd_bytes, most);
+}
+
 Test(core, an_ack_in_a_retransmission_is_no_measurement, .init = duo_open)
 {
     struct duo_request *recv = duo_recv(1, 100), *back = duo_recv(0, 100);
