@@ -126,13 +126,13 @@ static bool is_among(const union nic_address *address, const union nic_address *
 
 /*
  * Lists the addresses of this machine that the socket covers, the device's own first. Omits interface numbers, which
- * mean nothing on another machine.
+ * mean nothing on another machine. `more`: room to list in.
  */
 static int offer_addresses(const struct uccl_engine *engine, int device, const union nic_address *own,
-                           const union nic_address *bound, union nic_address out[ADDRESSES_MAX])
+                           const union nic_address *bound, union nic_address out[ADDRESSES_MAX],
+                           union nic_address more[ADDRESSES_MAX])
 {
     int count = 1, all;
-    union nic_address more[ADDRESSES_MAX];
     out[0] = *own;
     all = device < 0 ? engine->nic->ops->addresses(engine->nic, more, ADDRESSES_MAX) : 0;
     if (all < 0)
@@ -168,7 +168,7 @@ UCCL_API int uccl_listen_with(uccl_engine *engine, int device, uint16_t port, co
         return UCCL_EFORKED;
     CANCEL_LATER;
     struct uccl_device properties;
-    union nic_address own, bound, offered[ADDRESSES_MAX];
+    union nic_address own, bound;
     struct conn_wishes wishes;
     if (options_read(engine, options, &wishes))
         return UCCL_EINVAL;
@@ -176,18 +176,19 @@ UCCL_API int uccl_listen_with(uccl_engine *engine, int device, uint16_t port, co
     if (error)
         return error;
     struct uccl_listener *listener = calloc(1, sizeof *listener);
-    if (!listener)
-        return UCCL_ENOMEM;
+    union nic_address *offered = calloc(2, sizeof(union nic_address[ADDRESSES_MAX])); /* too large for some stacks */
     bound = own;
-    error = listener_open_socket(engine, device, port, &bound, &listener->fd);
+    error = listener && offered ? listener_open_socket(engine, device, port, &bound, &listener->fd) : UCCL_ENOMEM;
     if (error) {
+        free(offered);
         free(listener);
         return error;
     }
-    int count = offer_addresses(engine, device, &own, &bound, offered);
+    int count = offer_addresses(engine, device, &own, &bound, offered, offered + ADDRESSES_MAX);
     error = count < 0 ? count : draw_nonce(&listener->nonce);
     if (error) {
         close(listener->fd);
+        free(offered);
         free(listener);
         return error;
     }
@@ -195,6 +196,7 @@ UCCL_API int uccl_listen_with(uccl_engine *engine, int device, uint16_t port, co
     listener->wishes = wishes;
     listener->port = ntohs(*nic_address_port(&bound));
     handle_put(handle, listener->nonce, htons(listener->port), offered, (unsigned)count);
+    free(offered);
     pthread_mutex_lock(&engine->lock);
     listener->next = engine->listeners;
     engine->listeners = listener;

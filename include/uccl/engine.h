@@ -25,6 +25,7 @@
  *   - Cancellation: pthread_cancel() acts when the call returns. Only uccl_wait() and uccl_accept() are cancellation
  *     points, and check every fifth of a second: the request then stays pending and valid, and no connection
  *     has been taken. PTHREAD_CANCEL_ASYNCHRONOUS must be off. Between calls a thread may end in any way.
+ *   - Stack: a call takes up to 64 KiB, with what it calls of the C library.
  *   - exit(): a thread may call exit() while others are inside calls. Engines need not be closed before.
  *   - dlclose(): close all engines before, since their threads run the library's code.
  *   - fork(): calls that take no object work in the child, and the child may open its own engines. The child may
