@@ -99,6 +99,13 @@ static void note_command(struct engine_thread *of, void *argument)
     order = COMMAND_TAKEN;
 }
 
+/* One that has lost its core would not spin for a while. */
+static void spin_anew(struct engine_thread *of, void *argument)
+{
+    (void)argument;
+    of->spin = (struct spin){0};
+}
+
 /* How many rounds without work there are for each time that the owner of the engine yields its core. */
 static unsigned rounds_per_yield(bool lend, uint64_t others_ns)
 {
@@ -108,14 +115,13 @@ static unsigned rounds_per_yield(bool lend, uint64_t others_ns)
     unsigned counted = 0;
     uint64_t rounds = 0;
     for (unsigned tries = 0; counted < 100 && tries < 100; tries++) { /* the owner may get no core meanwhile */
+        thread_run(&thread, spin_anew, NULL);
         unsigned yields_before = yields;
         uint64_t before = thread.counters->rounds;
-        if (!lend) { /* one that has lost its core sleeps until there is work */
-            thread_run(&thread, note_command, NULL);
-            nanosleep(&(struct timespec){.tv_nsec = 20 * NS_PER_MS}, NULL);
-        } else {
+        if (lend)
             cr_assert(!thread_wait(&thread, &word, 0, clock_now_ns() + 20 * NS_PER_MS));
-        }
+        else
+            nanosleep(&(struct timespec){.tv_nsec = 20 * NS_PER_MS}, NULL);
         rounds = thread.counters->rounds - before;
         counted = yields - yields_before;
     }
@@ -153,7 +159,7 @@ Test(turns, who_waits_for_a_thread_that_lends_nothing_yields_likewise, .timeout 
         for (unsigned tries = 0; counted < 100 && tries < 100; tries++) {
             unsigned before = own_yields;
             uint64_t since_ns = clock_now_ns();
-            thread_run(&thread, note_command, NULL);
+            thread_run(&thread, spin_anew, NULL);
             cr_assert(!thread_wait(&thread, &word, 0, since_ns + 20 * NS_PER_MS));
             counted = own_yields - before;
             took_ns = clock_now_ns() - since_ns;
