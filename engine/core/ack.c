@@ -213,8 +213,7 @@ bool ack_on_frame(struct flow *flow, const struct wire_ack *ack, bool fresh, uin
     on_ack_data_qps(flow, qp_reports, qp_count, now_ns);
     EACH_RAIL(flow, rail)
     settle_report(rail, came_ns, now_ns);
-    if (flow->closing)
-        finish_closing(flow);
+    finish_closing(flow);
     place_on_ack(flow, ack->next);
     flow_wake(flow);
     return true;

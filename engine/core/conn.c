@@ -266,14 +266,7 @@ void conn_close(struct conn *conn, uint64_t linger_ns, uint64_t now_ns)
     conn_fail_recvs(conn, UCCL_ECANCELED, DEFER_REVOKE_DUE);
     fin_is_due(conn);
     timer_arm(wheel, &conn->linger, now_ns + linger_ns);
-    conn->flow->closing++;
     queue_append(&conn->flow->closers, &conn->closer);
-}
-
-static void closes_no_more(struct conn *conn)
-{
-    conn->flow->closing--;
-    queue_remove(&conn->flow->closers, &conn->closer);
 }
 
 void conn_try_finish(struct conn *conn)
@@ -284,7 +277,7 @@ void conn_try_finish(struct conn *conn)
     bool fin_acked = conn->fin_sends_sent && conn->fin_seq != UINT64_MAX && sent_is_acked(sent, conn->fin_seq);
     if (conn->sends_pending == 0 && !conn->deferred && (fin_acked || conn->flow->dead)) {
         conn->state = CONN_OVER;
-        closes_no_more(conn);
+        queue_remove(&conn->flow->closers, &conn->closer);
         timer_disarm(&conn->flow->core->wheel, &conn->linger);
         message_conn_event(conn);
     } else if (conn->sends_pending == 0 ? !conn->fin_sends_sent : conn->fin_seq == UINT64_MAX) {
@@ -359,7 +352,7 @@ void conn_linger_over(struct conn *conn)
     else
         conn_keep_fin(conn);
     conn->status = is_silent(conn) ? UCCL_ETIMEDOUT : UCCL_OK;
-    closes_no_more(conn);
+    queue_remove(&conn->flow->closers, &conn->closer);
     message_conn_event(conn);
     place_give_up(conn);
 }

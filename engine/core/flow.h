@@ -84,8 +84,7 @@ struct flow {
     struct conn *all_head;
     bool ctrl_urgent;      /* some control frame does not wait for the ack timer */
     uint32_t msgs_pending; /* submitted and not reported, all connections */
-    uint32_t closing;      /* connections that wait for their FIN to be acked, */
-    struct queue closers;  /* and these: they may be few of many */
+    struct queue closers;  /* connections that wait for their FIN to be acked: they may be few of many */
 
     struct ack ack;
 

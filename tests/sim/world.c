@@ -620,7 +620,7 @@ static void check_rail(struct world *world, const struct rail *rail)
 static void check_flow(struct world *world, const struct flow *flow)
 {
     const struct sent *sent = &flow->sent;
-    if (flow->msgs_pending || flow->closing || flow->all_head || flow->active.head || flow->ctrl.head)
+    if (flow->msgs_pending || flow->closers.head || flow->all_head || flow->active.head || flow->ctrl.head)
         world_fail(world, "a flow keeps messages or connections");
     if (flow->held[BUFFER_SMALL] || flow->held[BUFFER_BIG] || flow->own_used)
         world_fail(world, "a flow at rest holds buffers");
