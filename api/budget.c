@@ -67,7 +67,7 @@ void engine_budget(struct uccl_engine *engine, struct budget *out)
     out->connecting = connects_count(engine);
     out->listeners = listeners_count(engine, &handshakes);
     out->handshakes = handshakes;
-    for (const struct uccl_mr *mr = engine->mrs; mr; mr = mr->next)
+    for (const struct queue_link *link = engine->mrs.head; link; link = link->next)
         out->registrations++;
     for (unsigned i = 0; i < engine->thread_count; i++)
         thread_run(&engine->threads[i], count_core, out);

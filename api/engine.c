@@ -166,10 +166,9 @@ static int engine_build(struct uccl_engine *engine)
 
 static void free_mrs(struct uccl_engine *engine)
 {
-    while (engine->mrs) {
-        struct uccl_mr *mr = engine->mrs;
-        engine->mrs = mr->next;
-        free(mr);
+    for (struct queue_link *link; (link = engine->mrs.head);) {
+        queue_remove(&engine->mrs, link);
+        free(QUEUE_HOLDER(link, struct uccl_mr, of_engine));
     }
 }
 
@@ -292,9 +291,10 @@ UCCL_API int uccl_close(uccl_engine *engine)
     let_callers_go(engine);
     pthread_mutex_lock(&engine->lock);
     peer_table_free(&engine->peers);
-    for (struct uccl_export *exported = engine->all_exports; exported; exported = exported->next)
-        nics_leave(engine, exported->nic);
-    for (struct uccl_mr *mr = engine->mrs; mr; mr = mr->next) {
+    for (struct queue_link *link = engine->all_exports.head; link; link = link->next)
+        nics_leave(engine, QUEUE_HOLDER(link, struct uccl_export, of_engine)->nic);
+    for (struct queue_link *link = engine->mrs.head; link; link = link->next) {
+        struct uccl_mr *mr = QUEUE_HOLDER(link, struct uccl_mr, of_engine);
         mr_leave_range(engine, mr);
         nics_leave(engine, mr->nic);
     }

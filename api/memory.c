@@ -75,10 +75,7 @@ static int reg_mr(struct uccl_engine *engine, void *address, size_t length, enum
     pthread_mutex_lock(&engine->lock);
     error = host ? UCCL_OK : join_range(engine, mr, dmabuf);
     if (!error) {
-        mr->next = engine->mrs;
-        if (mr->next)
-            mr->next->prev = mr;
-        engine->mrs = mr;
+        queue_append(&engine->mrs, &mr->of_engine);
     }
     pthread_mutex_unlock(&engine->lock);
     if (error) {
@@ -117,9 +114,7 @@ UCCL_API int uccl_dereg_mr(uccl_mr *mr)
     mr->closed = true;
     mr->length = 0; /* no buffer lies within the registration any more */
     pthread_mutex_lock(&engine->lock);
-    *(mr->prev ? &mr->prev->next : &engine->mrs) = mr->next;
-    if (mr->next)
-        mr->next->prev = mr->prev;
+    queue_remove(&engine->mrs, &mr->of_engine);
     mr_leave_range(engine, mr);
     pthread_mutex_unlock(&engine->lock);
     nics_leave(engine, mr->nic);

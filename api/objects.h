@@ -45,8 +45,8 @@ struct uccl_engine {
     struct uccl_conn *kept;        /* closed, but a hung device keeps their requests */
     struct connecting *connecting; /* connects under way */
     struct uccl_listener *listeners;
-    struct uccl_mr *mrs;
-    struct uccl_export *all_exports;
+    struct queue mrs;              /* all registrations, */
+    struct queue all_exports;      /* and exports */
     struct gpu_map *gpus;          /* made on first use */
     struct topology_cache machine; /* likewise */
     struct direct direct;          /* device memory that the NIC reaches by itself */
@@ -87,8 +87,8 @@ struct uccl_conn {
 };
 
 struct uccl_mr {
-    struct uccl_mr *next, *prev;
     struct uccl_engine *engine;
+    struct queue_link of_engine; /* on its mrs */
     void *address;
     size_t length;
     struct mem_region *region;
@@ -100,8 +100,7 @@ struct uccl_mr {
 };
 
 struct uccl_export {
-    struct uccl_export *next, *prev;
-    struct queue_link of_mr; /* on mr->exports */
+    struct queue_link of_engine, of_mr; /* on all_exports, and on mr->exports */
     struct uccl_mr *mr;
     struct exported *entry;
     struct nic_mr nic[NIC_PLACERS_MAX]; /* to be written to: registrations of its own, whose keys end with it */

@@ -94,10 +94,7 @@ UCCL_API int uccl_export_mr(uccl_mr *mr, void *address, size_t length, unsigned 
     exported->mr = mr;
     exported->entry = export_add(&engine->exports, &made);
     if (exported->entry) {
-        exported->next = engine->all_exports;
-        if (exported->next)
-            exported->next->prev = exported;
-        engine->all_exports = exported;
+        queue_append(&engine->all_exports, &exported->of_engine);
         queue_append(&mr->exports, &exported->of_mr);
         write_ref(engine, exported->entry, ref);
     }
@@ -141,9 +138,7 @@ static void cancel_accesses(struct uccl_engine *engine, struct exported *entry)
 /* The export is over, and nobody revokes it any more. Under the lock. */
 static void remove_export(struct uccl_engine *engine, struct uccl_export *exported)
 {
-    *(exported->prev ? &exported->prev->next : &engine->all_exports) = exported->next;
-    if (exported->next)
-        exported->next->prev = exported->prev;
+    queue_remove(&engine->all_exports, &exported->of_engine);
     export_remove(&engine->exports, exported->entry);
     keep_closed(engine, exported);
 }
@@ -227,10 +222,9 @@ bool exports_of_mr_live(struct uccl_mr *mr)
 
 void exports_end(struct uccl_engine *engine)
 {
-    while (engine->all_exports) {
-        struct uccl_export *exported = engine->all_exports;
-        engine->all_exports = exported->next;
-        free(exported);
+    for (struct queue_link *link; (link = engine->all_exports.head);) {
+        queue_remove(&engine->all_exports, link);
+        free(QUEUE_HOLDER(link, struct uccl_export, of_engine));
     }
     exports_free(&engine->exports);
 }

@@ -86,7 +86,7 @@ Test(onesided_limits, reads_of_nothing_leave_nothing, .timeout = TIMEOUT_S)
 /* The end of a registration, or of an export, costs the same however many there are: it looks at no other. */
 Test(onesided_limits, an_end_looks_at_no_other, .timeout = TIMEOUT_S)
 {
-    enum { COUNT = 4, OLDEST = 0, ENDED = 1, NEWEST = COUNT - 1 };
+    enum { COUNT = 4, OLDEST = 0, ENDED = COUNT - 2, NEWEST = COUNT - 1 };
     uccl_mr *mr[COUNT];
     uccl_export *exported[COUNT];
     uint8_t ref[UCCL_REF_BYTES], bytes[COUNT];
@@ -97,13 +97,13 @@ Test(onesided_limits, an_end_looks_at_no_other, .timeout = TIMEOUT_S)
         IS(uccl_reg_mr(engine, &bytes[i], 1, UCCL_MEM_HOST, &mr[i]), 0);
         IS(uccl_export_mr(mr[i], &bytes[i], 1, ALL, ref, &exported[i]), 0);
     }
-    mr[NEWEST]->next = shut; /* who goes through the lists crashes */
-    exported[NEWEST]->next = shut;
+    mr[OLDEST]->of_engine.next = shut; /* who goes through the queues crashes */
+    exported[OLDEST]->of_engine.next = shut;
     IS(uccl_dereg_mr(mr[ENDED]), 0); /* and its export */
-    mr[NEWEST]->next = mr[NEWEST - 1];
-    exported[NEWEST]->next = exported[NEWEST - 1];
-    cr_assert_eq(mr[NEWEST - 1]->next, mr[OLDEST]);
-    cr_assert_eq(exported[NEWEST - 1]->next, exported[OLDEST]);
+    mr[OLDEST]->of_engine.next = &mr[OLDEST + 1]->of_engine;
+    exported[OLDEST]->of_engine.next = &exported[OLDEST + 1]->of_engine;
+    cr_assert_eq(mr[OLDEST + 1]->of_engine.next, &mr[NEWEST]->of_engine);
+    cr_assert_eq(exported[OLDEST + 1]->of_engine.next, &exported[NEWEST]->of_engine);
     IS(uccl_revoke(exported[ENDED], 0), UCCL_EINVAL);
     munmap(shut, 4096);
     IS(uccl_close(engine), 0);
