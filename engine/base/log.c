@@ -22,7 +22,6 @@
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -34,6 +33,7 @@
 #include "base/clock.h"
 #include "base/process.h"
 #include "base/race_point.h"
+#include "base/unsignalled.h"
 
 enum {
     LOG_TEXT_MAX = 1024,  /* bytes of a message with its NUL */
@@ -159,30 +159,6 @@ static void make_one_line(char *text)
     for (char *c = text; *c; c++)
         if ((unsigned char)*c < ' ' || *c == 0x7f)
             *c = ' ';
-}
-
-/*
- * Writes without the signals that a pipe without a reader and a file at its limit (RLIMIT_FSIZE) raise: they would end
- * the process for a line of ours. One that was pending before stays so.
- */
-static void write_unsignalled(const char *line, size_t length)
-{
-    static const struct timespec at_once = {0, 0};
-    sigset_t raised, before, pending;
-    sigemptyset(&raised);
-    sigaddset(&raised, SIGPIPE);
-    sigaddset(&raised, SIGXFSZ);
-    pthread_sigmask(SIG_BLOCK, &raised, &before);
-    sigpending(&pending);
-    int error = write(STDERR_FILENO, line, length) < 0 ? errno : 0;
-    int signal = error == EPIPE ? SIGPIPE : error == EFBIG ? SIGXFSZ : 0;
-    if (signal && !sigismember(&pending, signal)) {
-        sigemptyset(&raised);
-        sigaddset(&raised, signal);
-        while (sigtimedwait(&raised, NULL, &at_once) < 0 && errno == EINTR)
-            ;
-    }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
 /*
