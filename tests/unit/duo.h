@@ -355,6 +355,20 @@ static inline void duo_deliver(unsigned side)
     duo_drop(side);
 }
 
+/* All that `side` has to send leaves, and arrives. */
+static inline void duo_pass(unsigned side)
+{
+    duo_transmit(side);
+    duo_deliver(side);
+}
+
+/* The same, and is lost. */
+static inline void duo_lose(unsigned side)
+{
+    duo_transmit(side);
+    duo_drop(side);
+}
+
 /* Both sides talk, over a wire without delay, until they have no more to say now. */
 static inline void duo_talk(void)
 {
@@ -408,8 +422,7 @@ static inline void duo_run_deaf(unsigned side, uint64_t ns)
 {
     uint64_t until_ns = duo_now + ns;
     for (unsigned ticks = 0; ticks < 100000; ticks++) {
-        duo_transmit(side);
-        duo_drop(side);
+        duo_lose(side);
         if (!duo_tick(side, until_ns)) {
             duo_now = until_ns;
             return;
@@ -433,7 +446,7 @@ static inline void duo_assert_ended(const struct duo_request *request, int32_t s
 }
 
 /* A message has arrived, and both ends know. */
-static inline void duo_assert_arrived(struct duo_request *send, struct duo_request *recv, uint64_t size)
+static inline void duo_assert_arrived(const struct duo_request *send, const struct duo_request *recv, uint64_t size)
 {
     duo_assert_ended(send, UCCL_OK, size);
     duo_assert_ended(recv, UCCL_OK, size);
@@ -451,7 +464,6 @@ static inline void duo_connect_rail(unsigned rail)
 static inline struct duo_request *duo_recv_ready(uint64_t size)
 {
     struct duo_request *recv = duo_recv(1, size);
-    duo_talk();
     duo_run(MS);
     return recv;
 }

@@ -195,12 +195,17 @@ static inline void placing_warm_up(void)
     placing_talk();
     struct duo_request *send = duo_send(0, 100000);
     placing_run(5 * MS);
-    duo_assert_ended(send, UCCL_OK, 100000);
-    duo_assert_ended(receive, UCCL_OK, 100000);
+    duo_assert_arrived(send, receive, 100000);
     for (unsigned side = 0; side < 2; side++)
         EACH_RAIL(duo_flow[side], rail)
     cr_assert_eq(rail->qps_usable, rail->qps.count);
     placing_packet_count = 0;
+}
+
+static inline void placing_open_warm(unsigned paths)
+{
+    placing_open(paths);
+    placing_warm_up();
 }
 
 /* Answers the oldest drain that is asked for. */

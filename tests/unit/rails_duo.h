@@ -83,8 +83,7 @@ static inline void pass_message_within(uint64_t size, uint64_t ns)
 {
     struct duo_request *recv = duo_recv(1, size), *send = duo_send(0, size);
     duo_run_with(ns, talk);
-    duo_assert_ended(recv, UCCL_OK, size);
-    duo_assert_ended(send, UCCL_OK, size);
+    duo_assert_arrived(send, recv, size);
 }
 
 static inline void pass_message(uint64_t size)

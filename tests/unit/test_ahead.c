@@ -186,8 +186,7 @@ Test(ahead, a_leader_that_has_arrived_binds_no_path)
     frames_of(0, 0, FRAME_EAGER, &first);
     deliver_all();
     duo_conn[0][FOLLOWER]->ahead_bytes = BYTES;
-    duo_transmit(1);
-    duo_deliver(1);
+    duo_pass(1);
     rail->cc.cwnd_bytes = 1 << 20;
     duo_transmit(0);
     for (unsigned i = 0; i < duo_queued[0]; i++) {
@@ -259,8 +258,7 @@ Test(ahead, of_a_large_one_a_part_goes)
         duo_transmit(0);
         deliver_all();
         conn_clear_due(duo_conn[1][FOLLOWER], DUE_CTS, 1);
-        duo_transmit(1);
-        duo_deliver(1);
+        duo_pass(1);
     }
     came = duo_count(&duo_counters[1].rx_bytes) - came;
     cr_assert(came > AHEAD && came < AHEAD + AHEAD / 8, "%lu", (unsigned long)came);
@@ -385,8 +383,7 @@ Test(ahead, further_flows_take_what_is_left)
     struct duo_request *send = write_of(BYTES);
     duo_transmit(0);
     deliver_all();
-    duo_transmit(1);
-    duo_deliver(1);
+    duo_pass(1);
     duo_events(0);
     cr_assert_gt(send->asks, 0);
     uint64_t ahead = send->msg.offset_bytes;
@@ -437,8 +434,7 @@ Test(ahead, further_flows_take_what_has_not_left)
     deliver(0);
     deliver(1);
     duo_drop(0);
-    duo_transmit(1);
-    duo_deliver(1);
+    duo_pass(1);
     duo_events(0);
     cr_assert(send->asks && send->msg.offset_bytes > 0 && send->msg.offset_bytes < BYTES);
 }
@@ -454,8 +450,7 @@ Test(ahead, a_striped_receive_may_end_without_further_flows)
         deliver_all();
         if (!writes[1]->ended)
             conn_clear_due(duo_conn[1][FOLLOWER], DUE_CTS, 1);
-        duo_transmit(1);
-        duo_deliver(1);
+        duo_pass(1);
     }
     duo_assert_ended(writes[1], UCCL_OK, AHEAD);
     run(MS);

@@ -90,7 +90,6 @@ Test(channel, nothing_leaves_before_a_path_is_up, .init = open_down)
     cr_assert_eq(look(0).records[3], 1);
     duo_deliver(0);
     give_room(1);
-    duo_talk();
     duo_run(MS);
     duo_assert_arrived(send, recv, 100);
 }
@@ -105,7 +104,6 @@ Test(channel, small_and_control_have_a_path_of_their_own, .init = open_up)
     cr_assert_eq(waiting.bulk[0], 0);
     cr_assert_eq(waiting.records[0], 1);
     cr_assert_eq(waiting.bulk[1] + waiting.bulk[2] + waiting.bulk[3], 20);
-    duo_talk();
     duo_run(MS);
     duo_assert_arrived(send, recv, SIZE);
     duo_assert_arrived(small, small_recv, 50);
@@ -120,12 +118,10 @@ Test(channel, paths_take_bulk_in_turns, .init = open_up)
     struct waiting turn = look(0);
     cr_assert(turn.all == TURN && turn.bulk[1] == TURN, "the window is as long as a turn");
     duo_deliver(0);
-    duo_transmit(1);
-    duo_deliver(1);
+    duo_pass(1);
     duo_transmit(0);
     turn = look(0);
     cr_assert_eq(turn.bulk[2], 30);
-    duo_talk();
     duo_run(MS);
     duo_assert_arrived(send, recv, SIZE);
 }
@@ -146,7 +142,6 @@ Test(channel, a_full_path_loses_its_turn, .init = open_up)
     }
     cut(2); /* nobody has written what was made */
     mend(2);
-    duo_talk();
     duo_run(MS);
     duo_assert_arrived(send, recv, SIZE);
 }
@@ -168,7 +163,6 @@ Test(channel, time_loses_nothing, .init = open_up)
     cr_assert_gt(duo_queued[0], records, "the peer is asked whether it lives");
     cr_assert_eq(duo_count(&duo_counters[0].retransmits) + duo_count(&duo_counters[0].lost_chunks), 0);
     duo_deliver(0);
-    duo_talk();
     duo_run(MS);
     duo_assert_arrived(send, recv, SIZE);
     cr_assert_eq(duo_count(&duo_counters[0].rto_fired) + duo_count(&duo_counters[0].tlp_fired), 0);
@@ -190,7 +184,6 @@ Test(channel, a_broken_connection_costs_no_time, .init = open_up)
         cr_assert_eq(after.records[path], 0);
         cr_assert_geq(after.all, before.all, "an ack may go, too");
         uint64_t begun_ns = duo_now;
-        duo_talk();
         duo_run(MS);
         duo_assert_arrived(send, recv, SIZE);
         duo_assert_arrived(small, small_recv, 10);
@@ -223,7 +216,6 @@ Test(channel, acks_that_were_lost_are_said_again, .init = open_up)
         for (unsigned i = 4; i < records; i++)
             duo_deliver_one(0, i);
         duo_drop(0);
-        duo_talk();
         duo_run(MS);
         duo_assert_arrived(send, recv, 9 * RECORD);
         mend(0);
@@ -286,7 +278,6 @@ Test(channel, what_is_refused_goes_again, .init = open_up)
     core_rx(duo_core[0], bytes, length, false, duo_now);
     cr_assert_eq(duo_transmit(0), records + 1, "at once");
     duo_deliver(0);
-    duo_talk();
     duo_run(MS);
     duo_assert_arrived(send, recv, 3 * RECORD);
     cr_assert_eq(duo_count(&duo_counters[0].lost_chunks), 1);
@@ -307,14 +298,12 @@ Test(channel, a_full_path_holds_up_no_other, .init = open_up)
     struct duo_request *small = duo_post(0, 2, CORE_SEND, 50), *small_recv = duo_post(1, 2, CORE_RECV, 50);
     cr_assert_eq(duo_transmit(0), 1);
     cr_assert_eq(look(0).records[0], 1);
-    duo_talk();
     duo_run(MS);
     duo_assert_arrived(small, small_recv, 50);
     core_path_room(duo_core[0], duo_flow[0], 0, 2, duo_now);
     duo_transmit(0);
     cr_assert_eq(look(0).bulk[2], look(0).all);
     cr_assert_gt(look(0).all, 0);
-    duo_talk();
     duo_run(MS);
     duo_assert_arrived(send, recv, SIZE);
     cr_assert_eq(duo_count(&duo_counters[0].lost_chunks), 0);
@@ -357,7 +346,6 @@ Test(channel, breaks_without_an_ack_leave_one_record_under_way, .init = open_up)
             cut(1);
             mend(1);
         }
-        duo_talk();
         duo_run(MS);
         duo_assert_arrived(send, recv, SIZE);
     }
@@ -417,7 +405,6 @@ Test(channel, a_farewell_waits_for_room, .init = open_up)
 Test(channel, a_close_does_not_wait_for_a_peer_without_connections, .init = open_up)
 {
     struct duo_request *recv = duo_recv_ready(100), *send = duo_send(0, 100);
-    duo_talk();
     duo_run(MS);
     duo_assert_arrived(send, recv, 100);
     for (uint16_t path = 0; path < PATHS; path++)

@@ -84,14 +84,12 @@ struct pair {
 static struct pair begin(uint64_t size)
 {
     struct duo_request *recv = duo_recv(1, size);
-    duo_talk();
     duo_run(MS);
     return (struct pair){duo_send(0, size), recv};
 }
 
 static void finish(struct pair pair, uint64_t size, uint64_t ns)
 {
-    duo_talk();
     duo_run(ns);
     duo_assert_arrived(pair.send, pair.recv, size);
 }
@@ -274,8 +272,7 @@ Test(channel_beside, one_broken_connection_is_no_loss_of_the_rail, .init = open_
 Test(channel_beside, a_lost_ack_is_asked_for, .init = open_joined)
 {
     struct pair pair = begin(LARGE);
-    duo_transmit(0);
-    duo_deliver(0);
+    duo_pass(0);
     duo_run_deaf(1, MS);
     cr_assert_gt(duo_flow[0]->rails[1].flying_chunks, 0);
     duo_run(40 * MS);
@@ -341,7 +338,6 @@ Test(channel_beside, full_connections_do_not_hold_small_messages_back, .init = o
     for (uint16_t path = 0; path < PATHS; path++)
         duo_flow[0]->rails[1].paths.paths[path].channel = CHANNEL_FULL;
     struct duo_request *small = duo_post(0, 1, CORE_SEND, 50), *recv = duo_post(1, 1, CORE_RECV, 50);
-    duo_talk();
     duo_run(MS);
     duo_assert_arrived(small, recv, 50);
     cr_assert_not(pair.send->ended);
@@ -392,14 +388,12 @@ Test(channel_beside, what_a_lossy_network_loses_goes_as_datagrams_again, .init =
     memmove(duo_queue[0], duo_queue[0] + 1, --duo_queued[0] * sizeof duo_queue[0][0]);
     duo_deliver(0);
     own->cc.cwnd_bytes = 1;
-    duo_transmit(1);
-    duo_deliver(1);
+    duo_pass(1);
     for (unsigned i = 0; i < 8; i++, duo_now += MS / 8) { /* less than a timeout */
         send_and_look(&records, &datagrams);
         cr_assert_eq(records, 0, "the window is full");
         duo_deliver(0);
-        duo_transmit(1);
-        duo_deliver(1);
+        duo_pass(1);
     }
     own->cc.cwnd_bytes = 1 << 20;
     finish(pair, LARGE, 50 * MS);

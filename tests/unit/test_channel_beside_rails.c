@@ -82,7 +82,6 @@ struct pair {
 static struct pair begin(void)
 {
     struct duo_request *recv = duo_recv(1, LARGE);
-    duo_talk();
     duo_run(MS);
     struct pair pair = {duo_send(0, LARGE), recv};
     duo_transmit(0);
@@ -91,7 +90,6 @@ static struct pair begin(void)
 
 static void finish(struct pair pair, uint64_t ns)
 {
-    duo_talk();
     duo_run(ns);
     duo_assert_arrived(pair.send, pair.recv, LARGE);
 }

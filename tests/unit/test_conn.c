@@ -10,8 +10,7 @@ Test(conn, eager_into_a_posted_receive, .init = duo_open)
 {
     struct duo_request *recv = duo_recv(1, EAGER), *send = duo_send(0, EAGER);
     duo_run(MS);
-    duo_assert_ended(recv, UCCL_OK, EAGER);
-    duo_assert_ended(send, UCCL_OK, EAGER);
+    duo_assert_arrived(send, recv, EAGER);
     cr_assert_eq(duo_count(&duo_counters[1].eager_unexpected), 0);
     duo_assert_rest();
 }
@@ -24,8 +23,7 @@ Test(conn, eager_before_its_receive, .init = duo_open)
     cr_assert_not(send->ended, "a send ends when the receive has its bytes");
     struct duo_request *recv = duo_recv(1, EAGER + 100);
     duo_run(MS);
-    duo_assert_ended(recv, UCCL_OK, EAGER);
-    duo_assert_ended(send, UCCL_OK, EAGER);
+    duo_assert_arrived(send, recv, EAGER);
     duo_assert_rest();
 }
 
@@ -36,8 +34,7 @@ Test(conn, large_waits_for_its_receive, .init = duo_open)
     cr_assert_eq(send->msg.offset_bytes, 0, "not a byte without a clear-to-send");
     struct duo_request *recv = duo_recv(1, LARGE);
     duo_run(20 * MS);
-    duo_assert_ended(recv, UCCL_OK, LARGE);
-    duo_assert_ended(send, UCCL_OK, LARGE);
+    duo_assert_arrived(send, recv, LARGE);
     duo_assert_rest();
 }
 
@@ -49,8 +46,7 @@ Test(conn, clear_to_send_goes_ahead, .init = duo_open)
     duo_transmit(0);
     cr_assert_gt(send->msg.offset_bytes, 0, "data leaves with the first transmission");
     duo_run(20 * MS);
-    duo_assert_ended(recv, UCCL_OK, LARGE);
-    duo_assert_ended(send, UCCL_OK, LARGE);
+    duo_assert_arrived(send, recv, LARGE);
 }
 
 Test(conn, zero_bytes, .init = duo_open)
@@ -81,10 +77,8 @@ Test(conn, order_of_sizes_does_not_matter, .init = duo_open)
     for (unsigned i = 0; i < COUNT; i++)
         recvs[i] = duo_recv(1, sizes[i] + i);
     duo_run(50 * MS);
-    for (unsigned i = 0; i < COUNT; i++) {
-        duo_assert_ended(sends[i], UCCL_OK, sizes[i]);
-        duo_assert_ended(recvs[i], UCCL_OK, sizes[i]);
-    }
+    for (unsigned i = 0; i < COUNT; i++)
+        duo_assert_arrived(sends[i], recvs[i], sizes[i]);
     duo_assert_rest();
 }
 
@@ -107,8 +101,7 @@ static void truncate_case(uint64_t size, uint64_t capacity, bool receive_first)
     duo_assert_ended(recv, UCCL_ETRUNCATED, 0);
     struct duo_request *next_recv = duo_recv(1, size), *next_send = duo_send(0, size);
     duo_run(20 * MS);
-    duo_assert_ended(next_send, UCCL_OK, size);
-    duo_assert_ended(next_recv, UCCL_OK, size);
+    duo_assert_arrived(next_send, next_recv, size);
     duo_assert_rest();
 }
 
@@ -136,10 +129,8 @@ static void assert_lives(void)
     struct duo_request *recv = duo_recv(1, LARGE), *send = duo_send(0, LARGE);
     struct duo_request *small_recv = duo_recv(1, 10), *small_send = duo_send(0, 10);
     duo_run(50 * MS);
-    duo_assert_ended(recv, UCCL_OK, LARGE);
-    duo_assert_ended(send, UCCL_OK, LARGE);
-    duo_assert_ended(small_recv, UCCL_OK, 10);
-    duo_assert_ended(small_send, UCCL_OK, 10);
+    duo_assert_arrived(send, recv, LARGE);
+    duo_assert_arrived(small_send, small_recv, 10);
     duo_assert_rest();
     const struct conn *sender = duo_conn[0][0];
     cr_assert_eq(sender->ring_limit - sender->ring_used, sender->ring_bytes, "all eager credit is back");
@@ -160,10 +151,8 @@ Test(conn, cancel_a_send_that_waits, .init = duo_open)
 Test(conn, cancel_a_send_halfway, .init = duo_open)
 {
     struct duo_request *recv = duo_recv(1, 1 << 20), *send = duo_send(0, 1 << 20);
-    duo_transmit(0);
-    duo_deliver(0); /* request to send */
-    duo_transmit(1);
-    duo_deliver(1); /* clear to send */
+    duo_pass(0); /* request to send */
+    duo_pass(1); /* clear to send */
     duo_transmit(0);
     cr_assert(send->msg.chunks_live > 0);
     duo_deliver_one(0, 0);
@@ -254,12 +243,10 @@ Test(conn, cancel_on_both_sides_at_once, .init = duo_open)
 Test(conn, cancel_too_late, .init = duo_open)
 {
     struct duo_request *recv = duo_recv(1, 10), *send = duo_send(0, 10);
-    duo_transmit(0);
-    duo_deliver(0);
+    duo_pass(0);
     core_cancel(duo_core[1], &recv->msg, duo_now);
     duo_run(MS);
-    duo_assert_ended(recv, UCCL_OK, 10);
-    duo_assert_ended(send, UCCL_OK, 10);
+    duo_assert_arrived(send, recv, 10);
     assert_lives();
 }
 
@@ -326,10 +313,8 @@ Test(conn, credit_is_exhausted_and_comes_back)
     for (unsigned i = 0; i < COUNT; i++)
         recvs[i] = duo_recv(1, EAGER_MAX);
     duo_run(10 * MS);
-    for (unsigned i = 0; i < COUNT; i++) {
-        duo_assert_ended(sends[i], UCCL_OK, EAGER_MAX);
-        duo_assert_ended(recvs[i], UCCL_OK, EAGER_MAX);
-    }
+    for (unsigned i = 0; i < COUNT; i++)
+        duo_assert_arrived(sends[i], recvs[i], EAGER_MAX);
     duo_assert_rest();
 }
 
@@ -352,10 +337,8 @@ Test(conn, credit_of_many_connections_leaves)
         sends[i] = duo_send(0, 10);
     }
     duo_run(50 * MS);
-    for (unsigned i = 0; i < MANY; i++) {
-        duo_assert_ended(recvs[i], UCCL_OK, 10);
-        duo_assert_ended(sends[i], UCCL_OK, 10);
-    }
+    for (unsigned i = 0; i < MANY; i++)
+        duo_assert_arrived(sends[i], recvs[i], 10);
     duo_assert_rest();
 }
 
@@ -369,16 +352,13 @@ Test(conn, a_granted_message_needs_no_credit)
         recvs[i] = duo_recv(1, EAGER_MAX);
         sends[i] = duo_send(0, EAGER_MAX);
     }
-    duo_transmit(0);
-    duo_drop(0); /* the ring is all charged, and nothing of it arrives for now */
+    duo_lose(0); /* the ring is all charged, and nothing of it arrives for now */
     for (unsigned i = 16; i < 20; i++)
         recvs[i] = duo_recv(1, LARGE); /* announces itself */
-    duo_transmit(1);
-    duo_deliver(1);
+    duo_pass(1);
     for (unsigned i = 16; i < 20; i++)
         sends[i] = duo_send(0, EAGER_MAX);
-    duo_transmit(0);
-    duo_deliver(0);
+    duo_pass(0);
     for (unsigned i = 16; i < 20; i++)
         duo_assert_ended(recvs[i], UCCL_OK, EAGER_MAX);
     duo_run(200 * MS);
@@ -398,10 +378,8 @@ Test(conn, the_window_holds_back_both_kinds, .init = duo_open)
     for (unsigned i = 0; i < COUNT; i++)
         recvs[i] = duo_recv(1, i);
     duo_run(100 * MS);
-    for (unsigned i = 0; i < COUNT; i++) {
-        duo_assert_ended(sends[i], UCCL_OK, i);
-        duo_assert_ended(recvs[i], UCCL_OK, i);
-    }
+    for (unsigned i = 0; i < COUNT; i++)
+        duo_assert_arrived(sends[i], recvs[i], i);
     duo_assert_rest();
 }
 
@@ -415,8 +393,7 @@ Test(conn, credit_comes_first, .init = duo_open)
         duo_recv(1, 10);
         duo_send(0, 10);
     }
-    duo_transmit(0);
-    duo_deliver(0); /* received, and not told */
+    duo_pass(0); /* received, and not told */
     struct duo_request *recv = duo_recv(1, LARGE), *gone = duo_recv(1, LARGE);
     uint8_t frames[100];
     struct conn *conn = duo_conn[1][0];
@@ -425,8 +402,7 @@ Test(conn, credit_comes_first, .init = duo_open)
         cr_assert_eq(conn_put_ctrl(conn, frames, room, 0), 0, "room for a clear-to-send, not for credit");
     cancel(1, gone);
     core_conn_close(duo_core[1], conn, 1000 * MS, duo_now);
-    duo_transmit(1);
-    duo_deliver(1);
+    duo_pass(1);
     cr_assert_eq(duo_count(&duo_counters[0].rx_refused), 0);
     cr_assert_eq(duo_failed[0], 1);
     duo_assert_ended(recv, UCCL_ECANCELED, 0);
@@ -446,11 +422,9 @@ static void close_conn(unsigned side, uint64_t linger_ns)
 Test(conn, truncation_is_told_before_a_close, .init = duo_open)
 {
     struct duo_request *recv = duo_recv(1, 500), *send = duo_send(0, 1000);
-    duo_transmit(0);
-    duo_deliver(0);
+    duo_pass(0);
     duo_assert_ended(recv, UCCL_ETRUNCATED, 0);
-    duo_transmit(1);
-    duo_drop(1);
+    duo_lose(1);
     close_conn(1, 1000 * MS);
     duo_run(500 * MS);
     duo_assert_ended(send, UCCL_ETRUNCATED, 0);
@@ -466,8 +440,7 @@ Test(conn, every_truncation_is_told_before_a_close, .init = duo_open)
     for (unsigned i = 0; i < 2; i++) {
         struct duo_request *recv = duo_recv(1, 500);
         sends[i] = duo_send(0, 1000);
-        duo_transmit(0);
-        duo_deliver(0);
+        duo_pass(0);
         duo_assert_ended(recv, UCCL_ETRUNCATED, 0);
         duo_transmit(1);
         if (i == 0)
@@ -476,11 +449,9 @@ Test(conn, every_truncation_is_told_before_a_close, .init = duo_open)
     duo_deliver(1);
     duo_assert_ended(sends[1], UCCL_ETRUNCATED, 0);
     cr_assert_not(sends[0]->ended);
-    duo_transmit(0);
-    duo_deliver(0); /* the ack of the second */
+    duo_pass(0); /* the ack of the second */
     close_conn(1, 1000 * MS);
-    duo_transmit(1);
-    duo_deliver(1);
+    duo_pass(1);
     duo_run(500 * MS);
     duo_assert_ended(sends[0], UCCL_ETRUNCATED, 0);
     cr_assert_eq(duo_ended[1], 1);
@@ -503,8 +474,7 @@ Test(conn, truncations_in_other_datagrams_are_told_before_a_close)
         duo_recv(1, 500);
         sends[i] = duo_send(0, 1000);
     }
-    duo_transmit(0);
-    duo_deliver(0);
+    duo_pass(0);
     close_conn(1, 1000 * MS);
     unsigned count = duo_transmit(1);
     cr_assert_geq(count, 2);
@@ -522,17 +492,14 @@ Test(conn, a_goodbye_goes_at_the_end_of_its_linger_time, .init = duo_open)
 {
     duo_recv(1, 500);
     duo_send(0, 1000);
-    duo_transmit(0);
-    duo_deliver(0);
-    duo_transmit(1);
-    duo_drop(1); /* the word of the truncation, and all that follows for a while */
+    duo_pass(0);
+    duo_lose(1); /* the word of the truncation, and all that follows for a while */
     close_conn(1, 50 * MS);
     duo_run_deaf(1, 49 * MS);
     cr_assert_eq(duo_failed[0], 0);
     duo_now += 2 * MS;
     core_expire(duo_core[1], duo_now);
-    duo_transmit(1);
-    duo_deliver(1);
+    duo_pass(1);
     cr_assert_eq(duo_failed[0], 1);
     cr_assert_eq(duo_failed_status[0], UCCL_ECLOSED);
     duo_run(500 * MS);
@@ -559,8 +526,7 @@ Test(conn, close_with_requests_outstanding, .init = duo_open)
     duo_assert_ended(recv, UCCL_ECANCELED, 0);
     cr_assert_not(send->ended, "it is delivered first");
     duo_run(20 * MS);
-    duo_assert_ended(send, UCCL_OK, LARGE);
-    duo_assert_ended(peer_recv[0], UCCL_OK, LARGE);
+    duo_assert_arrived(send, peer_recv[0], LARGE);
     duo_assert_ended(peer_recv[1], UCCL_ECLOSED, 0);
     duo_assert_ended(peer_send, UCCL_ECLOSED, 0);
     cr_assert(duo_ended[0] == 1 && duo_failed[1] == 1);
@@ -659,8 +625,7 @@ Test(conn, an_idle_peer_is_not_a_silent_one)
     cr_assert(!send->ended && duo_ended[0] == 0);
     struct duo_request *recv = duo_recv(1, LARGE);
     duo_run(600 * MS);
-    duo_assert_ended(send, UCCL_OK, LARGE);
-    duo_assert_ended(recv, UCCL_OK, LARGE);
+    duo_assert_arrived(send, recv, LARGE);
     cr_assert_eq(duo_ended[0], 1);
     duo_run_deaf(0, 5000 * MS);
     send = duo_post(0, 1, CORE_SEND, 100);
@@ -668,8 +633,7 @@ Test(conn, an_idle_peer_is_not_a_silent_one)
     duo_run_deaf(0, 200 * MS);
     recv = duo_post(1, 1, CORE_RECV, 100);
     duo_run(600 * MS);
-    duo_assert_ended(send, UCCL_OK, 100);
-    duo_assert_ended(recv, UCCL_OK, 100);
+    duo_assert_arrived(send, recv, 100);
     cr_assert_eq(duo_ended[0], 2);
 }
 
@@ -685,8 +649,7 @@ Test(conn, a_close_tells_that_the_peer_was_silent)
     duo_now += 5 * MS;
     struct core_event event = {.kind = CORE_EVENT_MSG};
     for (unsigned tick = 0; tick < 3000 && event.kind != CORE_EVENT_CONN_ENDED; tick++) {
-        duo_transmit(0);
-        duo_drop(0);
+        duo_lose(0);
         duo_now += MS;
         core_expire(duo_core[0], duo_now);
         while (event.kind != CORE_EVENT_CONN_ENDED && core_next_event(duo_core[0], &event))
@@ -738,15 +701,12 @@ Test(conn, close_from_both_sides_at_once, .init = duo_open)
 Test(conn, a_goodbye_says_what_was_received, .init = duo_open)
 {
     struct duo_request *recv = duo_recv(1, 10), *send = duo_send(0, 10);
-    duo_transmit(0);
-    duo_deliver(0);
+    duo_pass(0);
     duo_assert_ended(recv, UCCL_OK, 10);
     core_flush_acks(duo_core[1]);
-    duo_transmit(1);
-    duo_drop(1); /* the credit is lost */
+    duo_lose(1); /* the credit is lost */
     close_conn(1, 1000 * MS);
-    duo_transmit(1);
-    duo_deliver(1);
+    duo_pass(1);
     duo_assert_ended(send, UCCL_OK, 10);
     duo_run(100 * MS);
     duo_assert_rest();
@@ -758,8 +718,7 @@ Test(conn, other_connections_do_not_notice, .init = duo_open)
     duo_recv(1, LARGE);
     close_conn(0, 0);
     duo_run(20 * MS);
-    duo_assert_ended(recv, UCCL_OK, LARGE);
-    duo_assert_ended(send, UCCL_OK, LARGE);
+    duo_assert_arrived(send, recv, LARGE);
 }
 
 Test(conn, a_new_connection_in_the_place_of_an_old_one, .init = duo_open)

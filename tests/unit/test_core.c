@@ -86,8 +86,7 @@ Test(core, a_flow_to_itself)
 Test(core, acks_wait_for_company, .init = duo_open)
 {
     duo_send(0, 100);
-    duo_transmit(0);
-    duo_deliver(0);
+    duo_pass(0);
     cr_assert_eq(duo_transmit(1), 0, "not yet");
     uint64_t due_ns = core_deadline(duo_core[1]);
     cr_assert(due_ns > duo_now && due_ns <= duo_now + 50 * US + (1 << TIMER_TICK_SHIFT));
@@ -101,8 +100,7 @@ Test(core, acks_wait_for_company, .init = duo_open)
 Test(core, acks_ride_on_data, .init = duo_open)
 {
     duo_send(0, 100);
-    duo_transmit(0);
-    duo_deliver(0);
+    duo_pass(0);
     duo_send(1, 100);
     cr_assert_eq(duo_transmit(1), 1);
     duo_deliver(1);
@@ -117,14 +115,12 @@ Test(core, acks_do_not_wait_for_ever)
     for (unsigned i = 0; i < 3; i++) {
         cr_assert_eq(duo_transmit(1), 0);
         duo_send(0, 100);
-        duo_transmit(0);
-        duo_deliver(0);
+        duo_pass(0);
     }
     cr_assert_eq(duo_transmit(1), 1, "every third chunk");
     duo_deliver(1);
     duo_send(0, 100);
-    duo_transmit(0);
-    duo_deliver(0);
+    duo_pass(0);
     core_flush_acks(duo_core[1]);
     cr_assert_eq(duo_transmit(1), 1, "before a sleep");
 }
@@ -186,8 +182,7 @@ Test(core, the_start_goes_on_while_the_nic_is_slow, .init = duo_open)
     cr_assert_not(duo_flow[0]->rails->window_limited);
     duo_now += 10 * US;
     duo_deliver(0);
-    duo_transmit(1);
-    duo_deliver(1);
+    duo_pass(1);
     cr_assert_gt(duo_flow[0]->rails->cc.cwnd_bytes, cwnd_bytes);
     cr_assert(core_tx(duo_core[0], &desc, duo_now));
     duo_build(0, &desc);
@@ -195,8 +190,7 @@ Test(core, the_start_goes_on_while_the_nic_is_slow, .init = duo_open)
     duo_now += 10 * US;
     duo_deliver(0);
     core_flush_acks(duo_core[1]);
-    duo_transmit(1);
-    duo_deliver(1);
+    duo_pass(1);
     cr_assert_eq(duo_flow[0]->rails->flying_chunks, 0);
     cr_assert_eq(duo_flow[0]->rails->cc.cwnd_bytes, cwnd_bytes, "one chunk fills no window");
 }
@@ -236,8 +230,7 @@ Test(core, an_ack_in_a_retransmission_is_no_measurement, .init = duo_open)
     duo_drop(1);
     duo_run_deaf(1, 15 * MS);
     core_expire(duo_core[1], duo_now += 20 * MS);
-    duo_transmit(1);
-    duo_deliver(1);
+    duo_pass(1);
     cr_assert(recv->ended && back->ended);
     cr_assert(duo_flow[0]->rails->rtt.srtt_ns < 5 * MS, "%lu ns", (unsigned long)duo_flow[0]->rails->rtt.srtt_ns);
 }
@@ -253,8 +246,7 @@ Test(core, the_first_timeout_follows_the_floor)
         duo_open_as(false);
         duo_send(0, 100);
         uint64_t sent_ns = duo_now;
-        duo_transmit(0);
-        duo_drop(0);
+        duo_lose(0);
         while (duo_transmit(0) == 0)
             cr_assert(duo_tick(0, sent_ns + 100 * MS));
         uint64_t floor_ns = duo_params.rto_min_us * US;
@@ -269,8 +261,7 @@ Test(core, a_lost_tail_is_probed, .init = duo_open)
     duo_send(0, 100);
     duo_run(MS);
     struct duo_request *recv = duo_recv(1, 100), *send = duo_send(0, 100);
-    duo_transmit(0);
-    duo_drop(0);
+    duo_lose(0);
     duo_run(2 * MS); /* well below the shortest RTO */
     duo_assert_arrived(send, recv, 100);
     cr_assert_eq(duo_count(&duo_counters[0].tlp_fired), 1);
@@ -290,15 +281,13 @@ Test(core, a_needless_loss_does_not_end_the_start, .init = duo_open)
     cr_assert(duo_flow[0]->rails->cc.startup);
     duo_deliver_one(0, 1);
     duo_deliver_one(0, 2);
-    duo_transmit(1);
-    duo_deliver(1);
+    duo_pass(1);
     while (duo_count(&duo_counters[0].lost_chunks) == 0)
         cr_assert(duo_tick(0, duo_now + MS));
     cr_assert_not(duo_flow[0]->rails->cc.startup);
     cr_assert_lt(duo_flow[0]->rails->cc.cwnd_bytes, cwnd_bytes);
     duo_deliver_one(0, 0); /* it was only late */
-    duo_transmit(1);
-    duo_deliver(1);
+    duo_pass(1);
     cr_assert(duo_flow[0]->rails->cc.startup);
     cr_assert_geq(duo_flow[0]->rails->cc.cwnd_bytes, cwnd_bytes);
     duo_drop(0);
@@ -315,8 +304,7 @@ Test(core, the_tail_is_probed_as_soon_as_the_floor_allows)
         duo_run(MS); /* a round trip of 20 us is known */
         duo_send(0, 100);
         uint64_t sent_ns = duo_now;
-        duo_transmit(0);
-        duo_drop(0);
+        duo_lose(0);
         while (duo_transmit(0) == 0)
             cr_assert(duo_tick(0, sent_ns + 100 * MS));
         cr_assert_eq(duo_count(&duo_counters[0].tlp_fired), fast + 1);
@@ -373,8 +361,7 @@ Test(core, a_paced_retransmission_goes_in_time, .init = duo_open)
     cc_set_window(&duo_flow[0]->rails->cc, 1024);
     cr_assert_gt(duo_flow[0]->rails->cc.pace_gap_ns, 5 * MS);
     struct duo_request *recv = duo_recv(1, 100), *send = duo_send(0, 100);
-    duo_transmit(0);
-    duo_drop(0);
+    duo_lose(0);
     duo_flow[0]->rails->pace_until_ns = duo_now + 40 * MS; /* beyond the RTO */
     duo_flow[0]->rails->loss.tail_probed = true;
     duo_run(100 * MS);
@@ -393,8 +380,7 @@ Test(core, credit_does_not_wait_for_another_timer, .init = duo_open)
     cr_assert_gt(duo_flow[1]->timer.deadline_ns, duo_now + 10 * MS);
     struct duo_request *recv = duo_recv(1, 100);
     duo_run(MS);
-    duo_assert_ended(recv, UCCL_OK, 100);
-    duo_assert_ended(send, UCCL_OK, 100);
+    duo_assert_arrived(send, recv, 100);
 }
 
 /* Found by the simulator: credit that found no room made acks go out at every turn of the ack timer. */
@@ -412,8 +398,7 @@ Test(core, control_frames_without_room_are_quiet)
         duo_recv(1, 10);
         duo_send(0, 10);
     }
-    duo_transmit(0);
-    duo_deliver(0);
+    duo_pass(0);
     uint64_t acks = duo_count(&duo_counters[1].tx_acks);
     duo_run_deaf(1, 100 * MS);
     cr_assert_leq(duo_count(&duo_counters[1].tx_acks), acks + 10);
@@ -484,8 +469,7 @@ Test(core, lies_about_time_are_bounded)
         struct duo_request *recv = duo_recv(1, LARGE);
         duo_talk();
         struct duo_request *send = duo_send(0, LARGE);
-        duo_transmit(0);
-        duo_drop(0);
+        duo_lose(0);
         struct wire_ack lie = lie_about_time(wire_time(duo_now) + lies[i][0], lies[i][1]);
         lie.window_kb = 1024;
         cr_assert(ack_on_frame(duo_flow[0], &lie, true, duo_now));
@@ -695,8 +679,7 @@ Test(core, having_been_alone_is_no_debt)
         duo_transmit(0);
         duo_now += 10 * US;
         duo_deliver(0);
-        duo_transmit(1);
-        duo_deliver(1);
+        duo_pass(1);
         duo_tick(1, duo_now);
     }
     cr_assert_gt(old->msg.offset_bytes, 2 << 20, "%lu bytes of the one that was alone before",
@@ -714,8 +697,7 @@ Test(core, small_messages_pass_large_ones, .init = duo_open)
         duo_now += 10 * US;
         duo_deliver(0);
         core_flush_acks(duo_core[1]);
-        duo_transmit(1);
-        duo_deliver(1);
+        duo_pass(1);
         duo_transmit(0);
     }
     duo_assert_ended(recv, UCCL_OK, 64);

@@ -72,8 +72,7 @@ Test(credit, nothing_beyond_the_first_bytes_goes_unasked, .init = open_fast)
     duo_drop(0);
     for (unsigned i = 0; i < 20; i++) {
         duo_tick(0, duo_now + MS);
-        duo_transmit(0);
-        duo_drop(0);
+        duo_lose(0);
         cr_assert_leq(duo_flow[0]->credit_tx.used_bytes, SPECULATE + 8 * KB, "all but a probe waits");
     }
 }
@@ -97,8 +96,7 @@ Test(credit, lost_grants_and_demands_are_made_up_for, .init = open_fast)
     for (unsigned deaf = 0; deaf < 2; deaf++) {
         struct duo_request *send, *recv;
         post(LARGE, &send, &recv);
-        duo_transmit(deaf);
-        duo_drop(deaf);
+        duo_lose(deaf);
         duo_run_deaf(deaf, 3 * MS);
         duo_run(500 * MS);
         both_end(send, recv, LARGE);
@@ -293,8 +291,7 @@ Test(credit, retransmissions_go_first_and_need_credit, .init = open_fast)
 {
     struct duo_request *send, *recv;
     post(LARGE, &send, &recv);
-    duo_transmit(0);
-    duo_drop(0); /* the first bytes, and the demand */
+    duo_lose(0); /* the first bytes, and the demand */
     duo_run(100 * MS);
     both_end(send, recv, LARGE);
     cr_assert_geq(duo_flow[0]->credit_tx.used_bytes, LARGE + SPECULATE - 8 * KB, "retransmissions are counted");
@@ -306,8 +303,7 @@ Test(credit, retransmissions_of_unasked_bytes_are_paced, .init = open_fast)
 {
     struct duo_request *send, *recv;
     post(24 * KB, &send, &recv);
-    duo_transmit(0);
-    duo_drop(0);
+    duo_lose(0);
     cr_assert_eq(credit_left(duo_flow[0]), SPECULATE - 24 * KB);
     while (duo_count(&duo_counters[0].lost_chunks) == 0)
         cr_assert(duo_tick(0, duo_now + 100 * MS));

@@ -74,8 +74,7 @@ Test(qp, one_that_cannot_be_made_is_tried_again_after_a_pause)
 Test(qp, a_failed_one_is_drained_by_both_and_made_anew)
 {
     struct duo_request *send, *receive;
-    placing_open(1);
-    placing_warm_up();
+    placing_open_warm(1);
     start(&send, &receive);
     placing_lose(0);
     placing_lose(1);
@@ -108,17 +107,14 @@ Test(qp, a_failed_one_is_drained_by_both_and_made_anew)
 Test(qp, only_what_the_peer_lacks_is_repeated)
 {
     struct duo_request *send, *receive;
-    placing_open(1);
-    placing_warm_up();
+    placing_open_warm(1);
     start(&send, &receive);
     placing_arrive(0); /* its ack never comes */
     placing_lose(1);
-    duo_transmit(1);
-    duo_drop(1);
+    duo_lose(1);
     uint64_t before = duo_count(&duo_counters[0].retransmits);
     placing_drain_at_once = true;
     core_qp_failed(duo_core[1], duo_flow[1], 0, 1, duo_now);
-    duo_talk();
     duo_run(MS);
     duo_assert_ended(receive, UCCL_OK, SIZE);
     uint64_t repeated = duo_count(&duo_counters[0].retransmits) - before;
@@ -129,8 +125,7 @@ Test(qp, only_what_the_peer_lacks_is_repeated)
 
 Test(qp, drains_may_cross)
 {
-    placing_open(1);
-    placing_warm_up();
+    placing_open_warm(1);
     placing_drain_at_once = true;
     core_qp_failed(duo_core[0], duo_flow[0], 0, 1, duo_now);
     core_qp_failed(duo_core[1], duo_flow[1], 0, 1, duo_now);
@@ -145,8 +140,7 @@ Test(qp, drains_may_cross)
 Test(qp, a_silent_one_is_given_up_while_the_peer_lives)
 {
     struct duo_request *send, *receive;
-    placing_open(2);
-    placing_warm_up();
+    placing_open_warm(2);
     placing_drain_at_once = true;
     start(&send, &receive);
     for (unsigned i = 0; i < 200 && !receive->ended; i++) { /* path 0 swallows everything */
@@ -176,8 +170,7 @@ static void run_unheard(uint64_t ns)
 {
     uint64_t until_ns = duo_now + ns;
     do {
-        duo_transmit(0);
-        duo_drop(0);
+        duo_lose(0);
         for (unsigned i = 0; i < placing_packet_count; i++) {
             if (!placing_packets[i].gone)
                 placing_lose(i);
@@ -228,8 +221,7 @@ static unsigned transmit_but_writes(void)
 Test(qp, retransmissions_that_the_nic_refuses_are_no_rounds)
 {
     struct duo_request *send, *receive;
-    placing_open(1);
-    placing_warm_up();
+    placing_open_warm(1);
     start(&send, &receive);
     placing_lose(0);
     placing_arrive(1);
@@ -239,8 +231,7 @@ Test(qp, retransmissions_that_the_nic_refuses_are_no_rounds)
     for (unsigned i = 0; i < 300; i++) {
         if (i % 50 == 0)
             duo_send(1, 10); /* the peer is heard */
-        duo_transmit(1);
-        duo_deliver(1);
+        duo_pass(1);
         refused += transmit_but_writes();
         duo_deliver(0);
         duo_now += MS;
@@ -250,8 +241,7 @@ Test(qp, retransmissions_that_the_nic_refuses_are_no_rounds)
     cr_assert_eq(qp(0, 0)->state, DATA_QP_UP, "given up after %u refusals", refused);
     cr_assert(refused > 100 && qp(0, 0)->rounds == 0);
     placing_run(50 * MS);
-    duo_assert_ended(receive, UCCL_OK, SIZE);
-    duo_assert_ended(send, UCCL_OK, SIZE);
+    duo_assert_arrived(send, receive, SIZE);
     cr_assert_eq(duo_count(&duo_counters[0].qps_failed), 0);
 }
 
@@ -304,18 +294,15 @@ Test(qp, a_full_window_still_says_that_a_path_is_drained)
         placing_run(5 * MS);
         placing_packet_count = 0;
     }
-    for (unsigned i = 0; i < 16; i++) {
-        duo_assert_ended(receives[i], UCCL_OK, 20 * SIZE);
-        duo_assert_ended(sends[i], UCCL_OK, 20 * SIZE);
-    }
+    for (unsigned i = 0; i < 16; i++)
+        duo_assert_arrived(sends[i], receives[i], 20 * SIZE);
 }
 
 /* ---- frames in any order --------------------------------------------------------------------------- */
 
 Test(qp, what_is_said_of_the_next_generation_is_kept_until_it_begins)
 {
-    placing_open(1);
-    placing_warm_up();
+    placing_open_warm(1);
     core_qp_failed(duo_core[0], duo_flow[0], 0, 1, duo_now);
     placing_act(0);
     placing_drained(0);
@@ -333,27 +320,23 @@ Test(qp, what_is_said_of_the_next_generation_is_kept_until_it_begins)
 
 Test(qp, one_that_the_peer_has_given_up_already_is_passed)
 {
-    placing_open(1);
-    placing_warm_up();
+    placing_open_warm(1);
     core_qp_failed(duo_core[0], duo_flow[0], 0, 1, duo_now);
     placing_act(0);
     placing_drained(0);
     tell(0, QP_DRAINED, 0, 2);
-    duo_transmit(0);
-    duo_drop(0);
+    duo_lose(0);
     tell(0, QP_DRAINED, 0, 1);
     cr_assert_eq(qp(0, 0)->generation, 2);
     cr_assert_eq(qp(0, 0)->state, DATA_QP_DRAINED);
-    duo_transmit(0);
-    duo_drop(0);
+    duo_lose(0);
     cr_assert_eq(qp(0, 0)->generation, 3);
     cr_assert_eq(placing_opened[0], 1);
 }
 
 Test(qp, nonsense_about_paths_changes_nothing)
 {
-    placing_open(1);
-    placing_warm_up();
+    placing_open_warm(1);
     unsigned actions = placing_opened[0] + placing_connected[0];
     for (unsigned what = QP_OFFER; what <= QP_DRAINED; what++) {
         tell(0, (enum wire_qp_what)what, 1, 1);
@@ -373,14 +356,12 @@ Test(qp, nonsense_about_paths_changes_nothing)
 
 Test(qp, a_flood_of_drains_makes_one_queue_pair_per_pause)
 {
-    placing_open(1);
-    placing_warm_up();
+    placing_open_warm(1);
     placing_drain_at_once = true;
     for (unsigned i = 0; i < 1000; i++) {
         tell(0, QP_DRAINED, 0, qp(0, 0)->generation);
         tell(0, QP_OFFER, 0, qp(0, 0)->generation);
-        duo_transmit(0);
-        duo_drop(0);
+        duo_lose(0);
         duo_now += 20 * US; /* 20 ms in all */
         core_expire(duo_core[0], duo_now);
         placing_act(0);
@@ -391,8 +372,7 @@ Test(qp, a_flood_of_drains_makes_one_queue_pair_per_pause)
 
 Test(qp, answers_about_another_generation_are_ignored)
 {
-    placing_open(1);
-    placing_warm_up();
+    placing_open_warm(1);
     for (unsigned generation = 0; generation < 4; generation += 1 + (generation == 0)) {
         core_qp_opened(duo_core[0], duo_flow[0], 0, generation, 1, 1, duo_now);
         core_qp_connected(duo_core[0], duo_flow[0], 0, generation, duo_now);

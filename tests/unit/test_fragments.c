@@ -108,8 +108,7 @@ Test(fragments, of_watched_receives_are_whole_units)
             struct duo_request *send = duo_send(0, sizes[s]);
             talk_and_look(true);
             duo_run(10 * MS); /* acks that wait */
-            duo_assert_ended(recv, UCCL_OK, sizes[s]);
-            duo_assert_ended(send, UCCL_OK, sizes[s]);
+            duo_assert_arrived(send, recv, sizes[s]);
         }
         cr_assert_eq(duo_count(&duo_counters[1].rx_malformed), 0);
     }
@@ -129,8 +128,7 @@ Test(fragments, of_others_carry_what_fits)
             uint32_t largest = talk_and_look(watched);
             cr_assert(largest <= room && largest >= least);
             duo_run(10 * MS);
-            duo_assert_ended(recv, UCCL_OK, BIG);
-            duo_assert_ended(send, UCCL_OK, BIG);
+            duo_assert_arrived(send, recv, BIG);
         }
     }
 }
@@ -175,8 +173,7 @@ Test(fragments, lost_ones_are_cut_as_they_were)
         open_with(datagrams[d]);
         struct duo_request *recv = recv_watched(1, BIG, true), *send = duo_send(0, BIG);
         while (duo_count(&duo_counters[0].tx_chunks) < 2) {
-            duo_transmit(1);
-            duo_deliver(1);
+            duo_pass(1);
             duo_transmit(0);
             for (unsigned i = 0; i < duo_queued[0]; i++) /* every second is lost, the last one too */
                 if ((duo_queued[0] - i) % 2 == 0)
@@ -189,8 +186,7 @@ Test(fragments, lost_ones_are_cut_as_they_were)
             talk_and_look(true);
             duo_tick(core_deadline(duo_core[1]) < core_deadline(duo_core[0]), UINT64_MAX - 1);
         }
-        duo_assert_ended(recv, UCCL_OK, BIG);
-        duo_assert_ended(send, UCCL_OK, BIG);
+        duo_assert_arrived(send, recv, BIG);
         /* or as fragments of an image, where they became too large */
         cr_assert_gt(duo_count(&duo_counters[0].retransmits) + duo_count(&duo_counters[0].tx_images), 0);
         cr_assert_eq(duo_count(&duo_counters[1].rx_malformed), 0);
@@ -279,8 +275,7 @@ Test(fragments, watched_receives_refuse_others)
         frame.conn = duo_conn[1][0]->local_id;
         struct duo_request *recv = recv_watched(1, 9000, watched);
         memset(recv->buffer, 0xee, 9000);
-        duo_transmit(1);
-        duo_drop(1);
+        duo_lose(1);
         receive(0, eager ? &frame : NULL, frame.offset, frame.length, frame.total);
         bool taken = whole || !watched;
         cr_assert_eq(duo_count(&duo_counters[1].rx_malformed), !taken, "cut %u", i);

@@ -163,8 +163,7 @@ static void expect_size_after(uint64_t outage_ns, bool used)
     recv = recv ? recv : duo_recv(0, 100);
     struct duo_request *send = duo_send(1, 100);
     duo_run_with(2000 * MS, talk);
-    duo_assert_ended(recv, UCCL_OK, 100);
-    duo_assert_ended(send, UCCL_OK, 100);
+    duo_assert_arrived(send, recv, 100);
     for (unsigned side = 0; side < 2; side++)
         cr_assert_eq(duo_flow[side]->rails->datagram_bytes, JUMBO);
 }
@@ -216,10 +215,8 @@ Test(mtu, black_hole, .init = open_trusting)
     cr_assert_not(sends[0]->ended);
     hole[0] = 1400;
     duo_run_with(1000 * MS, talk);
-    for (unsigned i = 0; i < 4; i++) {
-        duo_assert_ended(recvs[i], UCCL_OK, LARGE);
-        duo_assert_ended(sends[i], UCCL_OK, LARGE);
-    }
+    for (unsigned i = 0; i < 4; i++)
+        duo_assert_arrived(sends[i], recvs[i], LARGE);
     cr_assert_eq(holes_of(0), 1);
     cr_assert_eq(holes_of(1), 0);
     cr_assert_gt(duo_count(&duo_counters[1].rx_images), 0);
@@ -244,10 +241,8 @@ Test(mtu, black_hole_with_small_ends, .init = open_trusting)
     }
     cr_assert_eq(holes_of(0), 1);
     duo_run_with(1000 * MS, talk);
-    for (unsigned i = 0; i < MESSAGES; i++) {
-        duo_assert_ended(recvs[i], UCCL_OK, BYTES);
-        duo_assert_ended(sends[i], UCCL_OK, BYTES);
-    }
+    for (unsigned i = 0; i < MESSAGES; i++)
+        duo_assert_arrived(sends[i], recvs[i], BYTES);
     duo_assert_rest();
 }
 
@@ -332,8 +327,7 @@ Test(mtu, route_changes)
     hole[0] = 700;
     cr_assert_eq(duo_flow[0]->rails->datagram_bytes, 700);
     duo_run_with(500 * MS, talk);
-    duo_assert_ended(recv, UCCL_OK, LARGE);
-    duo_assert_ended(send, UCCL_OK, LARGE);
+    duo_assert_arrived(send, recv, LARGE);
     hole[0] = 0;
     largest[0] = 0;
     core_set_datagram(duo_core[0], duo_setup[0].rails[0].destination, JUMBO);
@@ -362,14 +356,12 @@ Test(mtu, nic_refuses, .init = open_trusting)
             if (passes(0, duo_queue[0][k].length))
                 duo_deliver_one(0, k);
         duo_drop(0);
-        duo_transmit(1);
-        duo_deliver(1);
+        duo_pass(1);
         duo_tick(0, duo_now + 20 * MS);
         duo_tick(1, duo_now);
         duo_events(0);
     }
-    duo_assert_ended(recv, UCCL_OK, LARGE);
-    duo_assert_ended(send, UCCL_OK, LARGE);
+    duo_assert_arrived(send, recv, LARGE);
     cr_assert_eq(holes_of(0), 1);
     cr_assert_eq(duo_count(&duo_counters[0].tx_images), duo_count(&duo_counters[1].rx_images));
 }
@@ -384,8 +376,7 @@ Test(mtu, cancelled_under_way, .init = open_trusting)
     while (duo_flow[0]->image.left == 0) {
         cr_assert(!send->ended);
         cr_assert(duo_tick(0, duo_now + 1000 * MS) || duo_tick(1, duo_now + 1000 * MS));
-        duo_transmit(1);
-        duo_deliver(1);
+        duo_pass(1);
         if (core_tx(duo_core[0], &desc, duo_now) && !desc.fragment) {
             duo_build(0, &desc);
             for (unsigned i = 0; i < duo_queued[0]; i++)
@@ -397,8 +388,7 @@ Test(mtu, cancelled_under_way, .init = open_trusting)
     core_cancel(duo_core[0], &send->msg, duo_now);
     duo_events(0);
     cr_assert(send->ended, "its payload is not needed any more");
-    duo_transmit(0);
-    duo_drop(0);
+    duo_lose(0);
     duo_run_with(500 * MS, talk);
     cr_assert(send->ended && recv->ended);
     cr_assert_eq(duo_flow[0]->image.left, 0);

@@ -10,8 +10,7 @@ enum { SIZE = 100000 }; /* two chunks */
 Test(place, writes_carry_a_granted_message)
 {
     struct duo_request *send, *receive;
-    placing_open(2);
-    placing_warm_up();
+    placing_open_warm(2);
     placing_start(&send, &receive, SIZE, SIZE);
     cr_assert_eq(placing_packet_count, 2);
     for (unsigned i = 0; i < 2; i++) {
@@ -35,8 +34,7 @@ Test(place, writes_carry_a_granted_message)
 Test(place, a_staged_send_goes_directly)
 {
     struct duo_request *send, *receive;
-    placing_open(2);
-    placing_warm_up();
+    placing_open_warm(2);
     duo_block_bytes = 65536;
     placing_start(&send, &receive, SIZE, SIZE);
     cr_assert_not(send->wanted);
@@ -44,8 +42,7 @@ Test(place, a_staged_send_goes_directly)
     cr_assert_eq(placing_packet_count, 2);
     cr_assert_eq(placing_packets[0].desc.kind, TX_PLACE);
     placing_run(5 * MS);
-    duo_assert_ended(send, UCCL_OK, SIZE);
-    duo_assert_ended(receive, UCCL_OK, SIZE);
+    duo_assert_arrived(send, receive, SIZE);
     duo_assert_rest();
 }
 
@@ -55,16 +52,14 @@ static void fetched(struct duo_request *send, const struct duo_request *receive)
     cr_assert_eq(send->msg.block_bytes, 65536);
     core_available(duo_core[0], &send->msg, SIZE, duo_now);
     placing_run(5 * MS);
-    duo_assert_ended(send, UCCL_OK, SIZE);
-    duo_assert_ended(receive, UCCL_OK, SIZE);
+    duo_assert_arrived(send, receive, SIZE);
     cr_assert_eq(placing_packet_count, 0);
     duo_assert_rest();
 }
 
 Test(place, a_staged_send_that_the_nic_cannot_read_is_fetched)
 {
-    placing_open(2);
-    placing_warm_up();
+    placing_open_warm(2);
     duo_block_bytes = 65536;
     struct duo_request *receive = duo_recv(1, SIZE);
     duo_talk();
@@ -87,8 +82,7 @@ Test(place, a_staged_send_without_queue_pairs_is_fetched)
 Test(place, one_completion_stands_for_all_before_it)
 {
     struct duo_request *send, *receive;
-    placing_open(1);
-    placing_warm_up();
+    placing_open_warm(1);
     placing_start(&send, &receive, SIZE, SIZE);
     placing_arrive(0);
     placing_arrive(1);
@@ -101,20 +95,17 @@ Test(place, one_completion_stands_for_all_before_it)
 Test(place, a_shorter_send_tells_its_length)
 {
     struct duo_request *send, *receive;
-    placing_open(2);
-    placing_warm_up();
+    placing_open_warm(2);
     placing_start(&send, &receive, SIZE, 3 * SIZE);
     placing_talk();
     placing_run(5 * MS);
-    duo_assert_ended(receive, UCCL_OK, SIZE);
-    duo_assert_ended(send, UCCL_OK, SIZE);
+    duo_assert_arrived(send, receive, SIZE);
     cr_assert_eq(receive->buffer[SIZE], 0xee);
 }
 
 Test(place, the_length_may_come_after_the_bytes)
 {
-    placing_open(2);
-    placing_warm_up();
+    placing_open_warm(2);
     struct duo_request *receive = duo_recv(1, 3 * SIZE);
     duo_talk();
     struct duo_request *send = duo_send(0, SIZE);
@@ -134,8 +125,7 @@ Test(place, the_length_may_come_after_the_bytes)
 Test(place, memory_out_of_reach_travels_as_datagrams)
 {
     for (unsigned side = 0; side < 2; side++) {
-        placing_open(2);
-        placing_warm_up();
+        placing_open_warm(2);
         duo_registered = side == 0;
         struct duo_request *receive = duo_recv(1, SIZE);
         duo_talk();
@@ -143,8 +133,7 @@ Test(place, memory_out_of_reach_travels_as_datagrams)
         struct duo_request *send = duo_send(0, SIZE);
         duo_run(20 * MS);
         cr_assert_eq(placing_packet_count, 0);
-        duo_assert_ended(send, UCCL_OK, SIZE);
-        duo_assert_ended(receive, UCCL_OK, SIZE);
+        duo_assert_arrived(send, receive, SIZE);
     }
 }
 
@@ -160,10 +149,8 @@ Test(place, more_receives_than_grants_travel_as_datagrams)
     for (unsigned i = 0; i < 15; i++)
         sends[i] = duo_send(0, SIZE);
     placing_run(100 * MS);
-    for (unsigned i = 0; i < 15; i++) {
-        duo_assert_ended(sends[i], UCCL_OK, SIZE);
-        duo_assert_ended(receives[i], UCCL_OK, SIZE);
-    }
+    for (unsigned i = 0; i < 15; i++)
+        duo_assert_arrived(sends[i], receives[i], SIZE);
     cr_assert_eq(duo_flow[1]->place.free_count, 4);
 }
 
@@ -176,10 +163,8 @@ Test(place, nothing_is_placed_where_either_end_does_not)
     duo_talk();
     struct duo_request *sends[2] = {duo_send(1, SIZE), duo_send(0, SIZE)};
     duo_run(20 * MS);
-    for (unsigned i = 0; i < 2; i++) {
-        duo_assert_ended(sends[i], UCCL_OK, SIZE);
-        duo_assert_ended(receives[i], UCCL_OK, SIZE);
-    }
+    for (unsigned i = 0; i < 2; i++)
+        duo_assert_arrived(sends[i], receives[i], SIZE);
     cr_assert_eq(placing_packet_count, 0);
 }
 
@@ -199,8 +184,7 @@ Test(place, paths_that_reorder_do_not_place)
 Test(place, a_lost_write_is_retransmitted_over_its_queue_pair)
 {
     struct duo_request *send, *receive;
-    placing_open(1);
-    placing_warm_up();
+    placing_open_warm(1);
     placing_start(&send, &receive, SIZE, SIZE);
     placing_lose(0);
     placing_arrive(1); /* in order: so the first is lost */
@@ -245,15 +229,13 @@ static uint32_t carry(unsigned lose_every)
         placing_finish(i);
         duo_talk();
     }
-    duo_assert_ended(send, UCCL_OK, SIZE);
-    duo_assert_ended(receive, UCCL_OK, SIZE);
+    duo_assert_arrived(send, receive, SIZE);
     return largest;
 }
 
 Test(place, where_packets_get_lost_a_write_is_one_of_them)
 {
-    placing_open(1);
-    placing_warm_up();
+    placing_open_warm(1);
     uint32_t datagram_bytes = duo_flow[0]->rails->datagram_bytes;
     cr_assert_gt(carry(0), datagram_bytes);
     for (unsigned i = 0; i < 3; i++)
@@ -272,8 +254,7 @@ Test(place, where_packets_get_lost_a_write_is_one_of_them)
 Test(place, retransmissions_follow_the_size_that_the_path_takes_now)
 {
     struct duo_request *send, *receive;
-    placing_open(1);
-    placing_warm_up();
+    placing_open_warm(1);
     placing_start(&send, &receive, SIZE, SIZE);
     placing_lose(0);
     placing_arrive(1);
@@ -283,16 +264,14 @@ Test(place, retransmissions_follow_the_size_that_the_path_takes_now)
     cr_assert_eq(placing_packets[2].desc.datagram_bytes, 1200);
     placing_talk();
     placing_run(5 * MS);
-    duo_assert_ended(receive, UCCL_OK, SIZE);
-    duo_assert_ended(send, UCCL_OK, SIZE);
+    duo_assert_arrived(send, receive, SIZE);
 }
 
 /* A peer that lies about parts of a write before the path takes larger datagrams: all of it is repeated, in fewer. */
 Test(place, a_lie_about_parts_of_a_write_leaves_its_retransmission_whole)
 {
     struct duo_request *send, *receive;
-    placing_open(1);
-    placing_warm_up();
+    placing_open_warm(1);
     placing_start(&send, &receive, SIZE, SIZE);
     struct flow *flow = duo_flow[0];
     struct wire_ack lie = {.number = flow->ack.peer_number,
@@ -315,15 +294,13 @@ Test(place, a_lie_about_parts_of_a_write_leaves_its_retransmission_whole)
                  (unsigned long)retransmission->mask);
     placing_talk();
     placing_run(5 * MS);
-    duo_assert_ended(receive, UCCL_OK, SIZE);
-    duo_assert_ended(send, UCCL_OK, SIZE);
+    duo_assert_arrived(send, receive, SIZE);
 }
 
 Test(place, a_write_that_the_nic_refuses_goes_as_datagrams)
 {
     struct duo_request *send, *receive;
-    placing_open(1);
-    placing_warm_up();
+    placing_open_warm(1);
     receive = duo_recv(1, SIZE);
     duo_talk();
     send = duo_send(0, SIZE);
@@ -331,8 +308,7 @@ Test(place, a_write_that_the_nic_refuses_goes_as_datagrams)
     duo_transmit(0);
     duo_refuse = false;
     placing_run(20 * MS);
-    duo_assert_ended(receive, UCCL_OK, SIZE);
-    duo_assert_ended(send, UCCL_OK, SIZE);
+    duo_assert_arrived(send, receive, SIZE);
     cr_assert_eq(duo_flow[0]->qps.qps[0].requests, 0);
 }
 
@@ -351,16 +327,14 @@ static void note_row(unsigned side, const struct tx_desc *desc)
 static void assert_whole(struct duo_request *send, struct duo_request *receive)
 {
     placing_run(20 * MS);
-    duo_assert_ended(receive, UCCL_OK, LARGE);
-    duo_assert_ended(send, UCCL_OK, LARGE);
+    duo_assert_arrived(send, receive, LARGE);
     duo_assert_rest();
 }
 
 Test(place, a_large_message_goes_in_rows_that_all_data_qps_share)
 {
     struct duo_request *send, *receive;
-    placing_open(4);
-    placing_warm_up();
+    placing_open_warm(4);
     duo_on_path = note_row;
     placing_start(&send, &receive, LARGE, LARGE);
     cr_assert_eq(rows, 4);
@@ -375,8 +349,7 @@ Test(place, a_large_message_goes_in_rows_that_all_data_qps_share)
 Test(place, a_row_ends_at_the_window_and_with_the_message)
 {
     struct duo_request *send, *receive;
-    placing_open(1);
-    placing_warm_up();
+    placing_open_warm(1);
     duo_on_path = note_row;
     duo_flow[0]->rails->cc.cwnd_bytes = 5 * 65536 + 1;
     placing_start(&send, &receive, LARGE, LARGE);
@@ -389,8 +362,7 @@ Test(place, a_row_ends_at_the_window_and_with_the_message)
 Test(place, while_another_connection_waits_writes_go_one_by_one)
 {
     struct duo_request *sends[2], *receives[2];
-    placing_open(2);
-    placing_warm_up();
+    placing_open_warm(2);
     duo_on_path = note_row;
     for (unsigned i = 0; i < 2; i++)
         receives[i] = duo_post(1, i, CORE_RECV, LARGE);
@@ -408,8 +380,7 @@ Test(place, while_another_connection_waits_writes_go_one_by_one)
 Test(place, all_of_a_row_that_the_nic_refuses_goes_as_datagrams)
 {
     struct duo_request *send, *receive;
-    placing_open(1);
-    placing_warm_up();
+    placing_open_warm(1);
     duo_on_path = note_row;
     receive = duo_recv(1, LARGE);
     duo_talk();
@@ -429,8 +400,7 @@ Test(place, all_of_a_row_that_the_nic_refuses_goes_as_datagrams)
 Test(place, a_cancelled_receive_is_held_until_writes_under_way_are_in)
 {
     struct duo_request *send, *receive;
-    placing_open(1);
-    placing_warm_up();
+    placing_open_warm(1);
     placing_start(&send, &receive, SIZE, SIZE);
     core_cancel(duo_core[1], &receive->msg, duo_now);
     duo_run(5 * MS);
@@ -449,8 +419,7 @@ Test(place, a_cancelled_receive_is_held_until_writes_under_way_are_in)
 Test(place, a_cancelled_send_ends_when_nothing_reads_it_and_its_receive_when_nothing_comes)
 {
     struct duo_request *send, *receive;
-    placing_open(1);
-    placing_warm_up();
+    placing_open_warm(1);
     placing_start(&send, &receive, SIZE, SIZE);
     core_cancel(duo_core[0], &send->msg, duo_now);
     duo_run(200 * US);
@@ -476,8 +445,7 @@ Test(place, a_receive_that_was_not_granted_yet_ends_at_once)
 Test(place, closing_waits_for_writes_under_way)
 {
     struct duo_request *send, *receive;
-    placing_open(1);
-    placing_warm_up();
+    placing_open_warm(1);
     placing_start(&send, &receive, SIZE, SIZE);
     core_conn_close(duo_core[1], duo_conn[1][0], 1000 * MS, duo_now);
     duo_run(2 * MS);
@@ -492,8 +460,7 @@ Test(place, closing_waits_for_writes_under_way)
 Test(place, a_cancelled_receive_does_not_wait_for_a_peer_that_holds_it)
 {
     struct duo_request *send, *receive;
-    placing_open(1);
-    placing_warm_up();
+    placing_open_warm(1);
     placing_start(&send, &receive, SIZE, SIZE);
     core_cancel(duo_core[1], &receive->msg, duo_now);
     for (uint64_t until_ns = duo_now + (duo_params.dead_peer_ms - 2) * MS; duo_now < until_ns;) {
@@ -513,8 +480,7 @@ Test(place, a_cancelled_receive_does_not_wait_for_a_peer_that_holds_it)
 /* The peer does not know the connection, and says so before it has heard that a receive was cancelled. */
 Test(place, a_cancelled_receive_does_not_wait_for_a_peer_that_has_gone)
 {
-    placing_open(1);
-    placing_warm_up();
+    placing_open_warm(1);
     core_conn_close(duo_core[0], duo_conn[0][1], 0, duo_now); /* never heard of: it ends without a word */
     struct duo_request *receive = duo_post(1, 1, CORE_RECV, SIZE);
     cr_assert_gt(duo_transmit(1), 0);
@@ -546,8 +512,7 @@ static void ended_by_a_drain(const struct duo_request *receive, int32_t status)
 Test(place, past_the_linger_a_close_drains)
 {
     struct duo_request *send, *receive;
-    placing_open(1);
-    placing_warm_up();
+    placing_open_warm(1);
     placing_start(&send, &receive, SIZE, SIZE);
     core_conn_close(duo_core[1], duo_conn[1][0], 10 * MS, duo_now);
     duo_run_deaf(1, 5 * MS);
@@ -559,8 +524,7 @@ Test(place, past_the_linger_a_close_drains)
 Test(place, the_peers_goodbye_ends_receives_once_its_writes_are_in)
 {
     struct duo_request *send, *receive;
-    placing_open(1);
-    placing_warm_up();
+    placing_open_warm(1);
     placing_start(&send, &receive, SIZE, SIZE);
     core_conn_close(duo_core[0], duo_conn[0][0], 0, duo_now);
     duo_run(MS);
@@ -576,8 +540,7 @@ Test(place, the_peers_goodbye_ends_receives_once_its_writes_are_in)
 static struct duo_request *start_unproven(void)
 {
     struct duo_request *send, *receive;
-    placing_open(1);
-    placing_warm_up();
+    placing_open_warm(1);
     placing_start(&send, &receive, SIZE, SIZE);
     core_conn_close(duo_core[0], duo_conn[0][0], 0, duo_now);
     duo_run(MS);
@@ -621,8 +584,7 @@ Test(place, a_close_of_what_has_failed_ends_with_the_proof)
 Test(place, a_dead_peers_queue_pairs_are_drained_before_requests_end)
 {
     struct duo_request *send, *receive;
-    placing_open(2);
-    placing_warm_up();
+    placing_open_warm(2);
     placing_start(&send, &receive, SIZE, SIZE);
     duo_run_deaf(1, 3000 * MS); /* nobody answers */
     placing_act(1);
@@ -641,8 +603,7 @@ Test(place, a_dead_peers_queue_pairs_are_drained_before_requests_end)
 Test(place, a_dead_flow_opens_no_data_qp)
 {
     struct duo_request *send, *receive;
-    placing_open(1);
-    placing_warm_up();
+    placing_open_warm(1);
     placing_start(&send, &receive, SIZE, SIZE);
     core_cancel(duo_core[1], &receive->msg, duo_now);
     duo_run(MS);
@@ -664,8 +625,7 @@ Test(place, a_dead_flow_opens_no_data_qp)
 Test(place, sends_to_a_dead_peer_end_when_nothing_reads_them)
 {
     struct duo_request *send, *receive;
-    placing_open(1);
-    placing_warm_up();
+    placing_open_warm(1);
     placing_start(&send, &receive, SIZE, SIZE);
     duo_run_deaf(0, 3000 * MS);
     placing_act(0);
@@ -681,8 +641,7 @@ Test(place, a_reliable_nics_completion_is_the_ack)
 {
     struct duo_request *send, *receive;
     duo_reliable = true;
-    placing_open(2);
-    placing_warm_up();
+    placing_open_warm(2);
     placing_start(&send, &receive, SIZE, SIZE);
     uint64_t flying = duo_flow[0]->rails->flying_payload;
     cr_assert_eq(flying, SIZE);
@@ -695,8 +654,7 @@ Test(place, a_reliable_nics_completion_is_the_ack)
     placing_arrive(1);
     placing_finish(1);
     placing_run(20 * MS);
-    duo_assert_ended(receive, UCCL_OK, SIZE);
-    duo_assert_ended(send, UCCL_OK, SIZE);
+    duo_assert_arrived(send, receive, SIZE);
     duo_assert_rest();
 }
 
@@ -705,8 +663,7 @@ Test(place, a_reliable_nics_completion_is_the_ack)
 Test(place, writes_that_break_the_protocol_are_refused)
 {
     struct duo_request *send, *receive;
-    placing_open(1);
-    placing_warm_up();
+    placing_open_warm(1);
     placing_start(&send, &receive, SIZE, SIZE);
     struct tx_desc desc = placing_packets[0].desc;
     struct core *core = duo_core[1];
@@ -730,15 +687,13 @@ Test(place, writes_that_break_the_protocol_are_refused)
     cr_assert_eq(flow->sack.cumulative, cumulative);
     placing_talk();
     placing_run(20 * MS);
-    duo_assert_ended(receive, UCCL_OK, SIZE);
-    duo_assert_ended(send, UCCL_OK, SIZE);
+    duo_assert_arrived(send, receive, SIZE);
 }
 
 Test(place, a_write_that_came_before_changes_nothing)
 {
     struct duo_request *send, *receive;
-    placing_open(1);
-    placing_warm_up();
+    placing_open_warm(1);
     placing_start(&send, &receive, SIZE, SIZE);
     struct tx_desc desc = placing_packets[0].desc;
     placing_arrive(0);
@@ -751,8 +706,7 @@ Test(place, a_write_that_came_before_changes_nothing)
 Test(place, datagrams_over_a_queue_pair_must_name_it)
 {
     struct duo_request *send, *receive;
-    placing_open(2);
-    placing_warm_up();
+    placing_open_warm(2);
     placing_start(&send, &receive, SIZE, SIZE);
     placing_lose(0);
     placing_lose(1);
@@ -775,8 +729,7 @@ Test(place, datagrams_over_a_queue_pair_must_name_it)
 Test(place, completions_of_long_ago_are_nobodys)
 {
     struct duo_request *send, *receive;
-    placing_open(1);
-    placing_warm_up();
+    placing_open_warm(1);
     placing_start(&send, &receive, SIZE, SIZE);
     uint64_t cookie = placing_packets[1].desc.cookie;
     core_tx_done(duo_core[0], cookie + 1, duo_now);

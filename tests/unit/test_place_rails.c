@@ -47,8 +47,7 @@ static struct duo_request *pass(uint64_t bytes)
     placing_talk();
     struct duo_request *send = duo_send(0, bytes);
     placing_run(50 * MS);
-    duo_assert_ended(send, UCCL_OK, bytes);
-    duo_assert_ended(receive, UCCL_OK, bytes);
+    duo_assert_arrived(send, receive, bytes);
     return receive;
 }
 
@@ -133,8 +132,7 @@ Test(place_rails, a_pair_that_one_end_lacks)
     placing_talk();
     struct duo_request *send = duo_send(0, 100000);
     placing_run(50 * MS);
-    duo_assert_ended(send, UCCL_OK, 100000);
-    duo_assert_ended(receive, UCCL_OK, 100000);
+    duo_assert_arrived(send, receive, 100000);
     cr_assert_eq(duo_flow[1]->qps.usable, PATHS);
     cr_assert_eq(duo_flow[0]->qps.usable, PATHS);
     pass(1000000);
@@ -158,8 +156,7 @@ Test(place_rails, nothing_is_written_over_a_rail_in_doubt, .init = open_rails)
     cr_assert_gt(placed(), before);
     cr_assert_eq(writes_over(0), 0);
     placing_run(100 * MS);
-    duo_assert_ended(receive, UCCL_OK, 100000);
-    duo_assert_ended(send, UCCL_OK, 100000);
+    duo_assert_arrived(send, receive, 100000);
 }
 
 /* A write that is under way when its rail is lost goes again only when the peer has drained: it may still land. */
@@ -181,6 +178,5 @@ Test(place_rails, nothing_lands_late, .init = open_rails)
     placing_packet_count = 0;
     drain_all();
     placing_run(100 * MS);
-    duo_assert_ended(receive, UCCL_OK, 60000);
-    duo_assert_ended(send, UCCL_OK, 60000);
+    duo_assert_arrived(send, receive, 60000);
 }

@@ -44,8 +44,7 @@ Test(probe, first_of_all_the_address_is_proven, .init = open_unproven)
     cr_assert_eq(duo_flow[0]->rails->probe.nonce, 0);
     cr_assert_eq(duo_flow[1]->rails->probe.nonce, 0);
     duo_run(MS);
-    duo_assert_ended(recv, UCCL_OK, 100);
-    duo_assert_ended(send, UCCL_OK, 100);
+    duo_assert_arrived(send, recv, 100);
     duo_assert_rest();
 }
 
@@ -99,8 +98,7 @@ Test(probe, refused_ones_are_not_forgotten, .init = open_unproven)
     cr_assert_eq(only_probes(1), 2);
     duo_deliver(1);
     duo_run(MS);
-    duo_assert_ended(recv, UCCL_OK, 100);
-    duo_assert_ended(send, UCCL_OK, 100);
+    duo_assert_arrived(send, recv, 100);
 }
 
 Test(probe, lost_ones_are_repeated, .init = open_unproven)
@@ -114,8 +112,7 @@ Test(probe, lost_ones_are_repeated, .init = open_unproven)
     }
     cr_assert(probes >= 4 && probes <= 10, "%u probes in half a second", probes);
     duo_run(500 * MS);
-    duo_assert_ended(recv, UCCL_OK, 100);
-    duo_assert_ended(send, UCCL_OK, 100);
+    duo_assert_arrived(send, recv, 100);
 }
 
 /* The one datagram at `side` is lost; the path that it took. */
@@ -154,8 +151,7 @@ Test(probe, repeats_go_another_way)
             echoed = path;
         }
         duo_run(2000 * MS);
-        duo_assert_ended(recv, UCCL_OK, 100);
-        duo_assert_ended(send, UCCL_OK, 100);
+        duo_assert_arrived(send, recv, 100);
     }
 }
 

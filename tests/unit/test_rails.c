@@ -63,8 +63,7 @@ Test(rails, a_full_window_is_passed_by, .init = open_proven)
     struct duo_request *recv = duo_recv(1, 100), *send = duo_send(0, 100);
     duo_run_with(2 * MS, talk);
     cr_assert_gt(sequenced[0][1], before);
-    duo_assert_ended(recv, UCCL_OK, 100);
-    duo_assert_ended(send, UCCL_OK, 100);
+    duo_assert_arrived(send, recv, 100);
 }
 
 /* A rail swallows everything: after one timeout nothing new goes there, and in time it is given up. */
@@ -73,8 +72,7 @@ Test(rails, silence_brings_a_rail_down, .init = open_proven)
     dead[0][0] = dead[1][0] = true;
     struct duo_request *recv = duo_recv(1, 100), *send = duo_send(0, 100);
     duo_run_with(40 * MS, talk);
-    duo_assert_ended(recv, UCCL_OK, 100);
-    duo_assert_ended(send, UCCL_OK, 100);
+    duo_assert_arrived(send, recv, 100);
     cr_assert_eq(rail_of(0, 0)->state, RAIL_SUSPECT);
     cr_assert_eq(duo_count(&duo_counters[0].rail_moves), 1);
     cr_assert_eq(duo_lost[0], 0, "not yet");
@@ -195,8 +193,7 @@ Test(rails, a_device_takes_its_chunks_with_it, .init = open_proven)
     cr_assert_eq(rail_of(0, 1)->cc.cwnd_bytes, cwnd);
     uint64_t at_ns = duo_now;
     talk();
-    duo_assert_ended(recv, UCCL_OK, 512 << 10);
-    duo_assert_ended(send, UCCL_OK, 512 << 10);
+    duo_assert_arrived(send, recv, 512 << 10);
     cr_assert_lt(duo_now - at_ns, 8 * MS, "no timeout had to pass");
     cr_assert_eq(duo_count(&duo_counters[0].rail_moves), flying);
     core_rail_down(duo_core[0], duo_flow[0], 0, duo_now); /* again */
@@ -240,8 +237,7 @@ Test(rails, one_answer_brings_back_the_only_one, .init = open_proven)
         duo_run_with(1 * MS, talk);
     cr_assert_eq(first->state, RAIL_UP, "%u answers", first->answers);
     duo_run_with(100 * MS, talk);
-    duo_assert_ended(recv, UCCL_OK, 100);
-    duo_assert_ended(send, UCCL_OK, 100);
+    duo_assert_arrived(send, recv, 100);
 }
 
 /* A flow that is idle asks nothing when a device is back. */
@@ -325,8 +321,7 @@ Test(rails, acks_leave_a_dead_direction, .init = open_proven)
     for (unsigned i = 0; i < 30; i++) {
         struct duo_request *recv = duo_recv(1, 100), *send = duo_send(0, 100);
         duo_run_with(30 * MS, talk);
-        duo_assert_ended(recv, UCCL_OK, 100);
-        duo_assert_ended(send, UCCL_OK, 100);
+        duo_assert_arrived(send, recv, 100);
     }
     cr_assert_neq(rail_of(1, 0)->state, RAIL_UP, "our direction");
     cr_assert_eq(rail_of(0, 0)->state, RAIL_UP, "theirs works");
@@ -442,8 +437,7 @@ Test(rails, lone_acks_leave_a_dead_direction, .init = open_proven)
     cr_assert_geq(others[1][1], 3, "the other rail takes them");
     cr_assert(rail_of(1, 0)->asked, "and this one is asked whether it works");
     duo_run_with(900 * MS, talk);
-    duo_assert_ended(recv, UCCL_OK, SIZE);
-    duo_assert_ended(send, UCCL_OK, SIZE);
+    duo_assert_arrived(send, recv, SIZE);
 }
 
 /* Nothing is heard over any rail: nothing shows that rails are to blame. */
@@ -524,8 +518,7 @@ Test(rails, flaps_are_no_hole, .init = open_sized)
         dead[0][0] = true;
         cc_set_window(&duo_flow[0]->rails[0].cc, 1 << 20); /* it takes large chunks again */
         duo_run_with(60 * MS, talk);
-        duo_assert_ended(recv, UCCL_OK, 512 << 10);
-        duo_assert_ended(send, UCCL_OK, 512 << 10);
+        duo_assert_arrived(send, recv, 512 << 10);
         cr_assert_eq(rail_of(0, 0)->state, RAIL_SUSPECT);
         dead[0][0] = false;
         recv = duo_recv(0, 100); /* something to wait for */
@@ -553,8 +546,7 @@ Test(rails, short_flaps_are_no_hole, .init = open_sized)
         cr_assert_gt(sequenced[0][1], before);
         dead[0][1] = false;
         duo_run_with(100 * MS, talk);
-        duo_assert_ended(recv, UCCL_OK, 256 << 10);
-        duo_assert_ended(send, UCCL_OK, 256 << 10);
+        duo_assert_arrived(send, recv, 256 << 10);
         cr_assert_eq(second->state, RAIL_UP);
     }
     cr_assert_eq(duo_count(&duo_counters[0].mtu_holes), 0);

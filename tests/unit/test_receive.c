@@ -257,16 +257,13 @@ static void abort_and_lose_fin(struct duo_request *sends[2])
 {
     struct duo_request *recv = duo_recv(1, 100);
     sends[0] = duo_send(0, 100);
-    duo_transmit(0);
-    duo_deliver(0);
+    duo_pass(0);
     duo_assert_ended(recv, UCCL_OK, 100);
     core_conn_close(duo_core[1], duo_conn[1][0], 0, duo_now);
-    duo_transmit(1);
-    duo_drop(1);
+    duo_lose(1);
     cr_assert(duo_tick(1, duo_now) && duo_ended[1] == 1);
     sends[1] = duo_send(0, 100);
-    duo_transmit(0);
-    duo_deliver(0);
+    duo_pass(0);
     cr_assert_eq(stale(), 1);
 }
 
@@ -276,8 +273,7 @@ Test(gone, it_does_not_overtake_a_fin, .init = open_with_part)
     struct duo_request *sends[2];
     abort_and_lose_fin(sends);
     cr_assert_eq(duo_flow[1]->gone.count, 0);
-    duo_transmit(1);
-    duo_deliver(1);
+    duo_pass(1);
     cr_assert(!sends[0]->ended && !sends[1]->ended);
     duo_run(500 * MS);
     duo_assert_ended(sends[0], UCCL_OK, 100);
@@ -338,8 +334,7 @@ static void abort_unheard(struct duo_request *sends[2], struct duo_request **rec
     *recv = duo_recv(0, 100);
     for (unsigned i = 0; i < 2; i++)
         sends[i] = duo_send(0, 100);
-    duo_transmit(0);
-    duo_deliver(0);
+    duo_pass(0);
     duo_assert_ended(recvs[0], UCCL_OK, 100);
     duo_assert_ended(recvs[1], UCCL_OK, 100);
     core_conn_close(duo_core[1], duo_conn[1][0], 0, duo_now);
@@ -377,15 +372,12 @@ Test(gone, a_fin_that_was_kept_is_told_once, .init = open_with_part)
     struct duo_request *sends[2], *recv;
     abort_unheard(sends, &recv);
     struct duo_request *late = duo_send(0, 100);
-    duo_transmit(0);
-    duo_deliver(0);
+    duo_pass(0);
     cr_assert_eq(stale(), 1);
-    duo_transmit(1);
-    duo_drop(1);
+    duo_lose(1);
     cr_assert_eq(duo_flow[1]->gone.count, 0);
     struct duo_request *later = duo_send(0, 100);
-    duo_transmit(0);
-    duo_deliver(0);
+    duo_pass(0);
     cr_assert_eq(stale(), 2);
     cr_assert_eq(duo_flow[1]->gone.count, 0, "its FIN is on its way");
     duo_run(500 * MS);
@@ -401,8 +393,7 @@ Test(gone, a_fin_that_was_kept_is_told_once, .init = open_with_part)
 Test(gone, a_peer_dead_elsewhere_is_told, .init = open_with_part)
 {
     struct duo_request *delivered_recv = duo_recv(1, 100), *delivered = duo_send(0, 100);
-    duo_transmit(0);
-    duo_deliver(0);
+    duo_pass(0);
     duo_assert_ended(delivered_recv, UCCL_OK, 100);
     struct duo_request *recv[2] = {duo_recv(0, 50000), duo_recv(1, 50000)};
     struct duo_request *send = duo_send(1, 100);
@@ -551,8 +542,7 @@ Test(answers, a_demand_after_a_long_life, .init = open_for_answers)
     for (unsigned i = 0; i < 600; i++) {
         begin();
         receive(i);
-        duo_transmit(1);
-        duo_drop(1);
+        duo_lose(1);
     }
     duo_drop(1);
     all_answers(duo_now + 1000 * MS);

@@ -47,8 +47,7 @@ Test(refused, farewell, .init = duo_open)
 {
     duo_recv(0, 10);
     while (duo_dead[0] == 0) {
-        duo_transmit(0);
-        duo_drop(0);
+        duo_lose(0);
         if (duo_tick(0, duo_now + 2000 * MS) && duo_flow[0]->dead)
             break;
     }
@@ -250,8 +249,7 @@ Test(refused, tail_probe, .init = duo_open)
     for (unsigned i = 0; i < 3; i++) {
         struct duo_request *send = duo_send(0, 100), *recv = duo_recv(1, 100);
         duo_run(MS);
-        duo_assert_ended(send, UCCL_OK, 100);
-        duo_assert_ended(recv, UCCL_OK, 100);
+        duo_assert_arrived(send, recv, 100);
     }
     for (unsigned i = 0; i < 8; i++) {
         duo_send(0, 4000);
@@ -332,10 +330,8 @@ Test(refused, datagrams_of_a_write, .init = duo_open)
 {
     duo_recv(1, 100 << 10);
     duo_send(0, 100 << 10);
-    duo_transmit(1);
-    duo_deliver(1);
-    duo_transmit(0);
-    duo_drop(0);
+    duo_pass(1);
+    duo_lose(0);
     struct sent *sent = &duo_flow[0]->sent;
     struct chunk *chunk = sent_chunk(sent, sent->cumulative);
     cr_assert_eq(chunk->kind, CHUNK_BULK);

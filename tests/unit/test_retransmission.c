@@ -26,14 +26,12 @@ Test(retransmission, trains_that_are_cut_off_make_progress)
             duo_deliver_one(0, i);
         duo_drop(0);
         core_flush_acks(duo_core[1]);
-        duo_transmit(1);
-        duo_deliver(1);
+        duo_pass(1);
         unsigned side = core_deadline(duo_core[1]) < core_deadline(duo_core[0]);
         if (!duo_tick(side, begin_ns + limit_ns))
             break;
     }
-    duo_assert_ended(recv, UCCL_OK, LARGE);
-    duo_assert_ended(send, UCCL_OK, LARGE);
+    duo_assert_arrived(send, recv, LARGE);
 }
 
 /* Datagrams with payload that wait in the queue of `side`. */
@@ -65,8 +63,7 @@ Test(retransmission, it_carries_what_was_lost)
         }
         duo_drop(0);
         core_flush_acks(duo_core[1]);
-        duo_transmit(1);
-        duo_deliver(1);
+        duo_pass(1);
         unsigned again = 0;
         for (unsigned ticks = 0; !again && ticks < 100; ticks++) {
             duo_drop(0);
@@ -104,12 +101,10 @@ Test(retransmission, an_ack_is_said_again_on_another_path)
         duo_params.path_policy = policy;
         duo_open_as(false);
         struct duo_request *recv = duo_recv(1, 100), *send = duo_send(0, 100);
-        duo_transmit(0);
-        duo_deliver(0);
+        duo_pass(0);
         duo_assert_ended(recv, UCCL_OK, 100);
         core_flush_acks(duo_core[1]);
-        duo_transmit(1);
-        duo_drop(1); /* with the credit */
+        duo_lose(1); /* with the credit */
         unsigned last = 2;
         for (unsigned i = 0; i < TIMES; i++) {
             while (duo_transmit(0) == 0)
@@ -129,8 +124,7 @@ static uint64_t retransmission_time(void)
 {
     enum { BYTES = 400000, LOST = 10 };
     struct duo_request *recv = duo_recv(1, BYTES);
-    duo_transmit(1);
-    duo_deliver(1);
+    duo_pass(1);
     duo_send(0, BYTES);
     duo_transmit(0);
     uint64_t begin_ns = duo_now;
@@ -168,11 +162,9 @@ Test(retransmission, news_of_paths_does_not_outlast_a_silence)
     duo_assert_ended(recv, UCCL_OK, LARGE);
     cr_assert_lt(retransmission_time(), MS);
     recv = duo_recv(1, LARGE);
-    duo_transmit(1);
-    duo_deliver(1);
+    duo_pass(1);
     duo_send(0, LARGE);
-    duo_transmit(0);
-    duo_deliver(0); /* a burst, before the receiver gets to send an ack */
+    duo_pass(0); /* a burst, before the receiver gets to send an ack */
     cr_assert(sack_has_pending(&duo_flow[1]->sack));
     duo_run(40 * 1000 * MS);
     cr_assert_not(sack_has_pending(&duo_flow[1]->sack));

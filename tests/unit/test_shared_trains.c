@@ -26,7 +26,6 @@ static void post_recvs(struct duo_request **recvs, unsigned count, uint64_t size
 {
     for (unsigned i = 0; i < count; i++)
         recvs[i] = duo_recv(1, size);
-    duo_talk();
     duo_run(MS);
 }
 
@@ -167,8 +166,7 @@ Test(shared_trains, control_frames_ride_along)
     open_plain(WHOLE);
     post_recvs(recvs, 2, PART);
     sends[0] = duo_send(0, PART);
-    duo_transmit(0);
-    duo_deliver(0);
+    duo_pass(0);
     struct duo_request *back = duo_recv(1, 100); /* and its clear-to-send */
     duo_assert_ended(recvs[0], UCCL_OK, PART);
     struct duo_request *answer = duo_recv(0, PART);
@@ -199,7 +197,6 @@ Test(shared_trains, small_messages_come_in_turn)
         recvs[i] = duo_recv(1, PART);
     for (unsigned i = COUNT; i < 2 * COUNT; i++)
         recvs[i] = duo_recv(1, 100);
-    duo_talk();
     duo_run(MS);
     for (unsigned i = 0; i < 2 * COUNT; i++)
         sends[i] = duo_send(0, i < COUNT ? PART : 100);
@@ -219,7 +216,6 @@ Test(shared_trains, connections_come_in_turn)
     open_plain(1472);
     for (unsigned i = 0; i <= MANY; i++)
         recvs[i] = duo_post(1, i == MANY, CORE_RECV, 30000);
-    duo_talk();
     duo_run(MS);
     for (unsigned i = 0; i <= MANY; i++)
         sends[i] = duo_post(0, i == MANY, CORE_SEND, 30000);
@@ -270,7 +266,6 @@ Test(shared_trains, what_does_not_fit_holds_back_no_small_message)
     open_plain(WHOLE);
     for (unsigned i = 0; i < 3; i++)
         recvs[i] = duo_recv(1, i == 2 ? 100 : PART);
-    duo_talk();
     duo_run(MS);
     for (unsigned i = 0; i < 3; i++)
         sends[i] = duo_send(0, i == 2 ? 100 : PART);
@@ -295,7 +290,6 @@ Test(shared_trains, large_messages_keep_their_turn)
         duo_post(1, 0, CORE_RECV, LARGE);
         duo_post(1, 1, CORE_RECV, 30000);
     }
-    duo_talk();
     duo_run(MS);
     for (unsigned i = 0; i < MANY; i++) {
         sends[0][i] = duo_post(0, 0, CORE_SEND, LARGE);
@@ -409,7 +403,6 @@ Test(shared_trains, watched_receives_get_whole_units)
         recvs[i]->buffer = memset(malloc(PART), 0xee, PART);
         core_submit(duo_core[1], duo_conn[1][0], &recvs[i]->msg, duo_now);
     }
-    duo_talk();
     duo_run(MS);
     post_sends(sends, COUNT, PART);
     duo_run(100 * MS);

@@ -33,8 +33,7 @@ Test(silence, a_stop_is_no_silence_of_the_peer, .init = duo_open)
     cr_assert(!recv->ended && duo_dead[0] == 0 && duo_dead[1] == 0);
     struct duo_request *send = duo_send(1, 10);
     duo_run(MS);
-    duo_assert_ended(recv, UCCL_OK, 10);
-    duo_assert_ended(send, UCCL_OK, 10);
+    duo_assert_arrived(send, recv, 10);
 }
 
 /* The same in the middle of asking: what was asked before the stop is not enough to bury the peer. */
@@ -61,8 +60,7 @@ Test(silence, a_stop_counts_once, .init = duo_open)
     duo_recv(1, LARGE);
     duo_run(100 * MS); /* the round trip is known, and several chunks may go at once */
     struct duo_request *send = duo_send(0, LARGE);
-    duo_transmit(0);
-    duo_drop(0);
+    duo_lose(0);
     stop(0, 12000 * MS);
     cr_assert_leq(duo_flow[0]->silence.since_ns, duo_now);
     duo_run_deaf(0, 990 * MS);
@@ -135,8 +133,7 @@ Test(silence, it_asks_with_empty_pools, .init = duo_open)
     duo_core[0]->big = big;
     flow_wake(duo_flow[0]);
     duo_run(100 * MS);
-    duo_assert_ended(recv, UCCL_OK, 10);
-    duo_assert_ended(send, UCCL_OK, 10);
+    duo_assert_arrived(send, recv, 10);
 }
 
 /* Chunks are under way whose timeout is far longer than the peer may be silent. */
@@ -195,8 +192,7 @@ Test(silence, who_gives_up_says_so_unasked, .init = duo_open)
 {
     struct duo_request *mine = duo_recv(0, 10), *theirs = duo_recv(1, 10);
     while (duo_dead[0] == 0) {
-        duo_transmit(0);
-        duo_drop(0);
+        duo_lose(0);
         cr_assert(duo_tick(0, duo_now + 2000 * MS));
     }
     assert_dead(0, mine);

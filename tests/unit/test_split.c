@@ -23,8 +23,7 @@ static void setup(void)
 {
     duo_open();
     submit(&recv, 1, CORE_RECV, STRIPES);
-    duo_transmit(1);
-    duo_deliver(1);
+    duo_pass(1);
     submit(&send, 0, CORE_SEND, 0);
 }
 
@@ -151,8 +150,7 @@ Test(split, delivered_before_the_owner_has_answered, .init = setup)
     came_elsewhere(TO, SIZE);
     core_msg_whole(duo_core[1], &recv->msg, SIZE, duo_now);
     core_flush_acks(duo_core[1]);
-    duo_transmit(1);
-    duo_deliver(1);
+    duo_pass(1);
     cr_assert_eq(duo_counters[0].rx_malformed, 0);
     assert_arrived_whole();
 }
@@ -167,8 +165,7 @@ Test(split, delivered_before_it_gets_its_next_range, .init = setup)
     duo_drop(0);
     core_msg_whole(duo_core[1], &recv->msg, SIZE, duo_now);
     core_flush_acks(duo_core[1]);
-    duo_transmit(1);
-    duo_deliver(1);
+    duo_pass(1);
     cr_assert(!send->ended && duo_conn[0][0]->settling.head == &send->msg);
     core_send_range(duo_core[0], &send->msg, TO, SIZE);
     send->asks = 0;

@@ -39,8 +39,7 @@ Test(staged, bulk_goes_block_by_block)
         cr_assert_eq(send->msg.offset_bytes, block < 5 ? (block + 1) * BLOCK : SIZE);
         cr_assert_eq(send->released, send->msg.offset_bytes);
     }
-    duo_assert_ended(recv, UCCL_OK, SIZE);
-    duo_assert_ended(send, UCCL_OK, SIZE);
+    duo_assert_arrived(send, recv, SIZE);
     duo_assert_rest();
 }
 
@@ -56,8 +55,7 @@ Test(staged, bytes_are_released_when_acked)
     cr_assert_eq(send->released, 0, "it must be sent again, and is not there any more");
     fetch(send);
     duo_run(100 * MS);
-    duo_assert_ended(recv, UCCL_OK, SIZE);
-    duo_assert_ended(send, UCCL_OK, SIZE);
+    duo_assert_arrived(send, recv, SIZE);
     cr_assert_eq(send->released, SIZE);
     cr_assert(duo_count(&duo_counters[0].retransmits));
 }
@@ -212,6 +210,5 @@ Test(staged, closing_waits_for_what_is_to_be_fetched)
     duo_run(20 * MS);
     fetch(send);
     duo_run(20 * MS);
-    duo_assert_ended(send, UCCL_OK, 2 * BLOCK);
-    duo_assert_ended(recv, UCCL_OK, 2 * BLOCK);
+    duo_assert_arrived(send, recv, 2 * BLOCK);
 }
