@@ -3,6 +3,7 @@
 #include "objects.h"
 
 #include "base/config.h"
+#include "base/cores.h"
 #include "base/descriptor.h"
 #include "base/fault.h"
 #include "base/log.h"
@@ -20,28 +21,25 @@
 
 enum { FEW_CORES = 4, ENGINES_BY_DEFAULT = 4, CORES_PER_ENGINE = 4 };
 
-static unsigned cores_here(void)
+/* 0: no parameter depends on them. */
+static unsigned cores_that_count(const struct params *params)
 {
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) == 0)
-        return (unsigned)CPU_COUNT(&set);
-    long online = sysconf(_SC_NPROCESSORS_ONLN);
-    return online > 0 ? (unsigned)online : 1;
+    return params->num_engines == 0 || params->lend == LEND_AUTO ? cores_usable() : 0;
 }
 
-static bool engine_lends(const struct uccl_engine *engine)
+static bool engine_lends(const struct uccl_engine *engine, unsigned cores)
 {
     const struct params *params = &engine->params;
     bool able = engine->nic->caps.lendable;
-    return params->lend == LEND_YES || (params->lend == LEND_AUTO && able && cores_here() <= FEW_CORES);
+    return params->lend == LEND_YES || (params->lend == LEND_AUTO && able && cores <= FEW_CORES);
 }
 
 /* One for each of `nics` where cores allow. */
-static unsigned engines_to_start(const struct params *params, unsigned nics)
+static unsigned engines_to_start(const struct params *params, unsigned nics, unsigned cores)
 {
     if (params->num_engines)
         return (unsigned)params->num_engines;
-    unsigned wanted = cores_here() / CORES_PER_ENGINE, most = nics > ENGINES_BY_DEFAULT ? nics : ENGINES_BY_DEFAULT;
+    unsigned wanted = cores / CORES_PER_ENGINE, most = nics > ENGINES_BY_DEFAULT ? nics : ENGINES_BY_DEFAULT;
     return wanted < 1 ? 1 : wanted > most ? most : wanted;
 }
 
@@ -94,7 +92,7 @@ static int start_threads(struct uccl_engine *engine)
 {
     struct nic_end ends[NIC_ENDS_MAX];
     unsigned nics = nic_ends(engine->nic, ends), working = working_nics(engine, nics);
-    unsigned count = engines_to_start(&engine->params, working);
+    unsigned cores = cores_that_count(&engine->params), count = engines_to_start(&engine->params, working, cores);
     uint64_t mbps = links_mbps(engine, nics);
     engine->threads = aligned_alloc(64, count * sizeof *engine->threads);
     if (!engine->threads)
@@ -110,7 +108,7 @@ static int start_threads(struct uccl_engine *engine)
                                                                              .process = engine->process,
                                                                              .nic = engine->nic,
                                                                              .index = i,
-                                                                             .lend = engine_lends(engine),
+                                                                             .lend = engine_lends(engine, cores),
                                                                              .numa_node = properties.numa_node,
                                                                              .link_mbps = mbps / count,
                                                                              .seed = seed,
