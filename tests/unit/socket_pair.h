@@ -7,6 +7,7 @@
 
 #include <arpa/inet.h>
 #include <criterion/criterion.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -16,6 +17,14 @@ struct test_msg {
     uint8_t *bytes;
     bool hidden;
 };
+
+static inline struct test_msg make_message(size_t size)
+{
+    struct test_msg msg = {.core.size_bytes = size, .bytes = malloc(size)};
+    for (size_t i = 0; i < size; i++)
+        msg.bytes[i] = (uint8_t)(i * 2654435761u >> 13);
+    return msg;
+}
 
 static inline uint64_t now_ns(void)
 {

@@ -40,7 +40,7 @@ struct pair {
     struct params params;
     struct nic *nic;
     struct side sides[2];
-    struct test_msg *msg;
+    struct test_msg msg;
 };
 
 /* The payload of a bulk datagram belongs to its offset in the side's memory. */
@@ -99,7 +99,7 @@ static inline void check_bulk(struct side *side, const struct wire_frame *frame,
     side->discarded += zeros;
     if (zeros)
         return;
-    cr_assert_eq(memcmp(data->payload, side->pair->msg->bytes + data->offset, data->length), 0);
+    cr_assert_eq(memcmp(data->payload, side->pair->msg.bytes + data->offset, data->length), 0);
     bool there = side->to && data->payload == side->to + data->offset;
     cr_assert(!there || in_place);
     side->in_place += there;
@@ -127,7 +127,7 @@ static inline unsigned pump(struct side *side)
                 continue;
             }
             cr_assert_eq(frame->kind, FRAME_EAGER);
-            cr_assert_eq(memcmp(frame->eager.payload, side->pair->msg->bytes + frame->eager.msg, frame->eager.length),
+            cr_assert_eq(memcmp(frame->eager.payload, side->pair->msg.bytes + frame->eager.msg, frame->eager.length),
                          0);
             side->plain++;
         }
@@ -192,11 +192,7 @@ static inline struct pair *open_pair(uint64_t buffer_kb, const char *address)
     open_side(pair, 1);
     add_peer(&pair->sides[1], &pair->sides[0], address);
     add_peer(&pair->sides[0], &pair->sides[1], address);
-    pair->msg = calloc(1, sizeof *pair->msg);
-    pair->msg->bytes = malloc(MESSAGE_BYTES);
-    for (size_t i = 0; i < MESSAGE_BYTES; i++)
-        pair->msg->bytes[i] = (uint8_t)(i * 2654435761u >> 13);
-    pair->msg->core.size_bytes = MESSAGE_BYTES;
+    pair->msg = make_message(MESSAGE_BYTES);
     PUMP_UNTIL(pair, all_room(&pair->sides[0]) && all_room(&pair->sides[1]));
     return pair;
 }
@@ -209,8 +205,7 @@ static inline void close_pair(struct pair *pair)
         free(pair->sides[i].to);
     }
     tcp_device_ops.close(pair->nic);
-    free(pair->msg->bytes);
-    free(pair->msg);
+    free(pair->msg.bytes);
     free(pair);
 }
 
@@ -229,7 +224,7 @@ static inline struct tx_desc bulk(const struct side *side, uint64_t offset, uint
         .last_bytes = bytes + WIRE_BULK_HEADER_BYTES,
         .token = tokens[!side->index],
         .seq = 77,
-        .bulk_msg = &side->pair->msg->core,
+        .bulk_msg = &side->pair->msg.core,
         .bulk_offset = offset,
         .bulk_stride = bytes,
         .bulk_last = bytes,
@@ -255,7 +250,7 @@ static inline bool send_now(struct side *side, const struct tx_desc *desc)
 /* A small message: `bytes` of the message from `offset` on, in `buffer`, which outlives the flush. */
 static inline bool send_small(struct side *side, uint32_t offset, uint32_t bytes, uint16_t path, uint8_t *buffer)
 {
-    struct tx_piece piece = {.msg = &side->pair->msg->core,
+    struct tx_piece piece = {.msg = &side->pair->msg.core,
                              .offset_bytes = offset,
                              .length = bytes,
                              .at = WIRE_HEADER_BYTES + WIRE_EAGER_BYTES};

@@ -18,10 +18,10 @@ Test(tcp, bulk_arrives_in_place, .timeout = 60)
         for (unsigned i = 0; i < sizeof sizes / sizeof *sizes; i++) {
             memset(to->to, 0, MESSAGE_BYTES);
             to->bulk_bytes = to->in_place = to->elsewhere = 0;
-            pair->msg->hidden = i == 1;
+            pair->msg.hidden = i == 1;
             send_message(&pair->sides[0], sizes[i]);
             PUMP_UNTIL(pair, to->bulk_bytes == MESSAGE_BYTES);
-            cr_assert_eq(memcmp(to->to, pair->msg->bytes, MESSAGE_BYTES), 0);
+            cr_assert_eq(memcmp(to->to, pair->msg.bytes, MESSAGE_BYTES), 0);
             cr_assert_eq(to->in_place, (MESSAGE_BYTES + sizes[i] - 1) / sizes[i]);
             cr_assert_eq(to->elsewhere, 0);
         }
@@ -86,7 +86,7 @@ Test(tcp, full_buffers_in_both_directions_drain, .timeout = 100)
         }
         PUMP_UNTIL(pair, pair->sides[0].bulk_bytes == MESSAGE_BYTES && pair->sides[1].bulk_bytes == MESSAGE_BYTES &&
                              pair->sides[0].plain == plain[1] && pair->sides[1].plain == plain[0]);
-        cr_assert_eq(memcmp(pair->sides[0].to, pair->msg->bytes, MESSAGE_BYTES), 0);
+        cr_assert_eq(memcmp(pair->sides[0].to, pair->msg.bytes, MESSAGE_BYTES), 0);
         cr_assert_eq(pair->sides[1].elsewhere, MESSAGE_BYTES / 262144);
         cr_assert_gt(plain[0], 0);
         close_pair(pair);
@@ -127,13 +127,13 @@ Test(tcp, payload_is_not_referred_to_later, .timeout = 60)
     struct side *from = &pair->sides[0], *to = &pair->sides[1];
     struct tx_desc desc = bulk(from, 4096, 262144, 2);
     uint8_t *kept = malloc(MESSAGE_BYTES);
-    memcpy(kept, pair->msg->bytes, MESSAGE_BYTES);
+    memcpy(kept, pair->msg.bytes, MESSAGE_BYTES);
     to->to = malloc(MESSAGE_BYTES);
     cr_assert(send_desc(from, &desc));
     tcp_datagram_ops.flush(&from->queue->base);
-    memset(pair->msg->bytes, 0xee, MESSAGE_BYTES);
+    memset(pair->msg.bytes, 0xee, MESSAGE_BYTES);
     cr_assert_not(send_desc(from, &desc), "the beginning of a record waits");
-    memcpy(pair->msg->bytes, kept, MESSAGE_BYTES); /* what check_bulk() compares with */
+    memcpy(pair->msg.bytes, kept, MESSAGE_BYTES); /* what check_bulk() compares with */
     PUMP_UNTIL(pair, to->bulk_bytes == 262144 && from->room[2]);
     cr_assert_eq(memcmp(to->to + 4096, kept + 4096, 262144), 0);
     free(kept);
@@ -164,7 +164,7 @@ Test(tcp, broken_connections_are_made_again, .timeout = 60)
         to->bulk_bytes = 0;
         cr_assert(send_now(from, &desc));
         PUMP_UNTIL(pair, to->bulk_bytes == 262144);
-        cr_assert_eq(memcmp(to->to, pair->msg->bytes, 262144), 0);
+        cr_assert_eq(memcmp(to->to, pair->msg.bytes, 262144), 0);
     }
     cr_assert_eq(from->counters.tcp_broken, 12);
     cr_assert_eq(to->counters.tcp_broken, 12);
@@ -380,7 +380,7 @@ Test(tcp, records_may_come_byte_by_byte, .timeout = 60)
                 uint32_t length = desc.last_bytes;
                 record_put_prefix(record[i], length);
                 wire_bulk_header(&desc, 0, 0, crc32c_portable, record[i] + RECORD_PREFIX_BYTES);
-                memcpy(record[i] + RECORD_HEAD_BYTES, pair->msg->bytes + 1000 * i, length - WIRE_BULK_HEADER_BYTES);
+                memcpy(record[i] + RECORD_HEAD_BYTES, pair->msg.bytes + 1000 * i, length - WIRE_BULK_HEADER_BYTES);
                 memcpy(all + bytes, record[i], RECORD_PREFIX_BYTES + length);
                 bytes += RECORD_PREFIX_BYTES + length;
             }

@@ -176,7 +176,7 @@ Test(tcp_connections, records_leave_in_batches, .timeout = 60)
     tcp_datagram_ops.flush(&from->queue->base);
     cr_assert_eq(from->counters.tx_syscalls, calls + 2);
     PUMP_UNTIL(pair, to->bulk_bytes == 5 * 65536);
-    cr_assert_eq(memcmp(to->to, pair->msg->bytes, 2 * 65536), 0);
+    cr_assert_eq(memcmp(to->to, pair->msg.bytes, 2 * 65536), 0);
     close_pair(pair);
 }
 

@@ -27,23 +27,21 @@
 BOTH(full_trains)
 {
     struct pair *pair = open_pair(io, address);
-    struct test_msg *msg = make_message();
 
     for (unsigned count = 1; count <= 44; count++) { /* a whole train is one buffer at the receiver, by GRO */
-        struct tx_desc desc = bulk(pair, msg, count, SMALL, count % 2 ? SMALL : 700);
+        struct tx_desc desc = bulk(pair, count, SMALL, count % 2 ? SMALL : 700);
 
-        send_and_receive(pair, &desc, msg, check_bulk, 1);
+        send_and_receive(pair, &desc, check_bulk, 1);
     }
     for (unsigned rounds = 0; rounds < 200; rounds++) { /* more than there are buffers */
-        struct tx_desc desc = bulk(pair, msg, 44, SMALL, WIRE_BULK_HEADER_BYTES + 1);
+        struct tx_desc desc = bulk(pair, 44, SMALL, WIRE_BULK_HEADER_BYTES + 1);
 
         desc.path = desc.port = (uint16_t)rounds;
         desc.payload_crc = rounds % 3 == 0;
-        msg->hidden = rounds % 2;
-        send_and_receive(pair, &desc, msg, check_bulk, 1);
+        pair->msg.hidden = rounds % 2;
+        send_and_receive(pair, &desc, check_bulk, 1);
     }
     cr_assert_gt(crc_calls, 0);
-    free_message(msg);
     close_pair(pair);
 }
 
@@ -59,49 +57,44 @@ BOTH(sparse_masks)
                                      0xfffffffffffffffe,
                                      UINT64_MAX};
     struct pair *pair = open_pair(io, address);
-    struct test_msg *msg = make_message();
 
     for (size_t i = 0; i < sizeof masks / sizeof masks[0]; i++) {
-        struct tx_desc desc = bulk(pair, msg, 64, 1000, 500);
+        struct tx_desc desc = bulk(pair, 64, 1000, 500);
 
         desc.mask = masks[i];
-        send_and_receive(pair, &desc, msg, check_bulk, 64);
-        desc = bulk(pair, msg, 7, 1000, 1000);
+        send_and_receive(pair, &desc, check_bulk, 64);
+        desc = bulk(pair, 7, 1000, 1000);
         desc.mask = masks[i]; /* bits beyond the count mean nothing */
         if ((desc.mask & 0x7f) == 0)
             continue;
         cr_assert(udp_datagram_ops.send(&pair->queues[0]->base, &desc));
         cr_assert_eq(udp_datagram_ops.flush(&pair->queues[0]->base), 0);
-        receive(pair, &desc, msg, check_bulk, desc.mask & 0x7f);
+        receive(pair, &desc, check_bulk, desc.mask & 0x7f);
     }
-    free_message(msg);
     close_pair(pair);
 }
 
 BOTH(large_datagrams)
 {
     struct pair *pair = open_pair(io, address);
-    struct test_msg *msg = make_message();
 
     cr_assert_eq(pair->datagram_bytes, CORE_TRAIN_BYTES_MAX);
     for (unsigned i = 0; i < 100; i++) {
-        struct tx_desc desc = bulk(pair, msg, 1, CORE_TRAIN_BYTES_MAX, CORE_TRAIN_BYTES_MAX);
+        struct tx_desc desc = bulk(pair, 1, CORE_TRAIN_BYTES_MAX, CORE_TRAIN_BYTES_MAX);
 
-        msg->hidden = i % 4 == 3;
+        pair->msg.hidden = i % 4 == 3;
         desc.payload_crc = i % 3 == 0;
-        send_and_receive(pair, &desc, msg, check_bulk, 1);
-        desc = bulk(pair, msg, 7, 8972, 5000); /* jumbo trains, headers and payload apart */
+        send_and_receive(pair, &desc, check_bulk, 1);
+        desc = bulk(pair, 7, 8972, 5000); /* jumbo trains, headers and payload apart */
         desc.payload_crc = i % 3 == 0;
-        send_and_receive(pair, &desc, msg, check_bulk, 1);
+        send_and_receive(pair, &desc, check_bulk, 1);
         desc.mask = 0x6d;
-        send_and_receive(pair, &desc, msg, check_bulk, 7);
+        send_and_receive(pair, &desc, check_bulk, 7);
     }
-    free_message(msg);
     close_pair(pair);
 }
 
-static uint64_t check_frames(const struct tx_desc *desc, const struct test_msg *msg, const uint8_t *bytes,
-                             uint32_t length)
+static uint64_t check_frames(const struct tx_desc *desc, const struct pair *pair, const uint8_t *bytes, uint32_t length)
 {
     struct wire_packet packet;
     const struct wire_frame *frame;
@@ -111,15 +104,13 @@ static uint64_t check_frames(const struct tx_desc *desc, const struct test_msg *
     cr_assert_eq(length, length_of(desc, packet.index));
     while ((frame = wire_next_frame(&packet))) {
         cr_assert_eq(frame->kind, FRAME_EAGER);
-        cr_assert_eq(memcmp(frame->eager.payload, msg->bytes + frame->eager.msg, frame->eager.length), 0);
+        cr_assert_eq(memcmp(frame->eager.payload, pair->msg.bytes + frame->eager.msg, frame->eager.length), 0);
     }
     return UINT64_C(1) << packet.index;
 }
 
-/* A chunk of two datagrams that carry eager frames, `msg` naming the place of their bytes for the
- * check. */
-static struct tx_desc make_frames(const struct pair *pair, struct test_msg *msg, uint8_t *buffer,
-                                  struct tx_piece pieces[4])
+/* A chunk of two datagrams of eager frames, whose `msg` is the offset of their bytes in the message: check_frames(). */
+static struct tx_desc make_frames(struct pair *pair, uint8_t *buffer, struct tx_piece pieces[4])
 {
     static const uint32_t offsets[4] = {0, 5000, 77, 100000}, lengths[4] = {100, 1, 600, 513};
     struct tx_desc desc = {
@@ -149,8 +140,8 @@ static struct tx_desc make_frames(const struct pair *pair, struct test_msg *msg,
                 length = desc.datagram_bytes - WIRE_HEADER_BYTES - 2 * WIRE_EAGER_BYTES - lengths[0];
             at += wire_put_eager(at,
                                  &(struct wire_eager){.conn = 3, .msg = offsets[k], .total = length, .length = length});
-            pieces[k] =
-                (struct tx_piece){.msg = &msg->core, .offset_bytes = offsets[k], .length = length, .at = payload_at};
+            pieces[k] = (struct tx_piece){
+                .msg = &pair->msg.core, .offset_bytes = offsets[k], .length = length, .at = payload_at};
             payload_at += length;
         }
         wire_set_header_length(datagram, (uint16_t)(at - datagram));
@@ -161,7 +152,6 @@ static struct tx_desc make_frames(const struct pair *pair, struct test_msg *msg,
 BOTH(frames_with_pieces)
 {
     struct pair *pair = open_pair(io, address);
-    struct test_msg *msg = make_message();
     uint8_t buffer[4096];
     struct tx_piece pieces[4];
 
@@ -169,24 +159,22 @@ BOTH(frames_with_pieces)
         struct tx_desc desc;
 
         memset(buffer, 0, sizeof buffer);
-        desc = make_frames(pair, msg, buffer, pieces);
-        msg->hidden = i & 1;
+        desc = make_frames(pair, buffer, pieces);
+        pair->msg.hidden = i & 1;
         desc.payload_crc = i & 2;
-        send_and_receive(pair, &desc, msg, check_frames, 2);
+        send_and_receive(pair, &desc, check_frames, 2);
         desc.mask = i & 4 ? 1 : 2;
         pieces[i & 4 ? 2 : 0].msg = NULL; /* its datagram was acked: not to be touched any more */
         pieces[i & 4 ? 3 : 1].msg = NULL;
-        send_and_receive(pair, &desc, msg, check_frames, 1);
+        send_and_receive(pair, &desc, check_frames, 1);
     }
-    free_message(msg);
     close_pair(pair);
 }
 
 BOTH(empty_mask_sends_nothing)
 {
     struct pair *pair = open_pair(io, address);
-    struct test_msg *msg = make_message();
-    struct tx_desc desc = bulk(pair, msg, 44, SMALL, SMALL);
+    struct tx_desc desc = bulk(pair, 44, SMALL, SMALL);
     struct nic_rx rx;
 
     desc.mask = 0;
@@ -196,15 +184,13 @@ BOTH(empty_mask_sends_nothing)
     cr_assert_eq(pair->counters[0].tx_syscalls, 0);
     sleep_in(&pair->queues[1]->base, 2000000);
     cr_assert_eq(udp_datagram_ops.poll(&pair->queues[1]->base, &rx, 1), 0);
-    free_message(msg);
     close_pair(pair);
 }
 
 BOTH(small_sends_are_staged)
 {
     struct pair *pair = open_pair(io, address);
-    struct test_msg *msg = make_message();
-    struct tx_desc desc = bulk(pair, msg, 16, 600, 600);
+    struct tx_desc desc = bulk(pair, 16, 600, 600);
 
     for (unsigned i = 0; i < 15; i++) { /* the sixteenth would push all of them out */
         desc.mask = UINT64_C(1) << i;
@@ -213,15 +199,14 @@ BOTH(small_sends_are_staged)
     cr_assert_eq(pair->counters[0].tx_syscalls, 0);
     cr_assert_eq(udp_datagram_ops.flush(&pair->queues[0]->base), 0);
     cr_assert_eq(pair->counters[0].tx_syscalls, 1);
-    receive(pair, &desc, msg, check_bulk, 0x7fff);
+    receive(pair, &desc, check_bulk, 0x7fff);
     for (unsigned i = 0; i < 16; i++) {
         desc.mask = UINT64_C(1) << i;
         desc.path = desc.port = (uint16_t)i; /* four sockets: a call for each */
         cr_assert(udp_datagram_ops.send(&pair->queues[0]->base, &desc));
     }
     cr_assert_eq(pair->counters[0].tx_syscalls, 5);
-    receive(pair, &desc, msg, check_bulk, 0xffff);
-    free_message(msg);
+    receive(pair, &desc, check_bulk, 0xffff);
     close_pair(pair);
 }
 
@@ -230,16 +215,14 @@ BOTH(small_sends_are_staged)
 BOTH(one_by_one)
 {
     struct pair *pair = open_pair(io, address);
-    struct test_msg *msg = make_message();
-    struct tx_desc desc = bulk(pair, msg, 44, SMALL, 100);
+    struct tx_desc desc = bulk(pair, 44, SMALL, 100);
     struct udp_peer *peer = &pair->queues[0]->peers[pair->destination];
 
     peer->gso = false;
-    send_and_receive(pair, &desc, msg, check_bulk, 44);
+    send_and_receive(pair, &desc, check_bulk, 44);
     peer->gso = true;
     peer->datagram_bytes = 1000;
-    send_and_receive(pair, &desc, msg, check_bulk, 44);
-    free_message(msg);
+    send_and_receive(pair, &desc, check_bulk, 44);
     close_pair(pair);
 }
 
@@ -299,7 +282,6 @@ BOTH(probe_is_not_cut)
 BOTH(many_peers)
 {
     struct pair *pair = open_pair(io, address);
-    struct test_msg *msg = make_message();
     uint32_t first = pair->destination, destinations[100];
 
     for (unsigned i = 0; i < 100; i++) {
@@ -312,12 +294,11 @@ BOTH(many_peers)
     add_peer(pair, address);
     cr_assert_leq(pair->destination, 100, "a number is used again");
     for (unsigned i = 1; i < 100; i += 2) {
-        struct tx_desc desc = bulk(pair, msg, 2, 600, 600);
+        struct tx_desc desc = bulk(pair, 2, 600, 600);
 
         desc.destination = destinations[i];
-        send_and_receive(pair, &desc, msg, check_bulk, 1);
+        send_and_receive(pair, &desc, check_bulk, 1);
     }
-    free_message(msg);
     close_pair(pair);
 }
 
@@ -376,16 +357,14 @@ BOTH(wake_ends_wait)
 BOTH(data_ends_wait)
 {
     struct pair *pair = open_pair(io, address);
-    struct test_msg *msg = make_message();
-    struct tx_desc desc = bulk(pair, msg, 1, 600, 600);
+    struct tx_desc desc = bulk(pair, 1, 600, 600);
 
     for (int i = 0; i < 3; i++) {
         cr_assert(udp_datagram_ops.send(&pair->queues[0]->base, &desc));
         udp_datagram_ops.flush(&pair->queues[0]->base);
         sleep_in(&pair->queues[1]->base, UINT64_MAX);
-        cr_assert_eq(receive(pair, &desc, msg, check_bulk, 1), 1);
+        cr_assert_eq(receive(pair, &desc, check_bulk, 1), 1);
     }
-    free_message(msg);
     close_pair(pair);
 }
 
@@ -394,8 +373,7 @@ BOTH(data_ends_wait)
 BOTH(ecn_marks_are_seen)
 {
     struct pair *pair = open_pair(io, address);
-    struct test_msg *msg = make_message();
-    struct tx_desc desc = bulk(pair, msg, 4, 600, 600);
+    struct tx_desc desc = bulk(pair, 4, 600, 600);
     struct nic_rx rx;
     int marked = 3; /* as a switch would leave it */
 
@@ -411,7 +389,6 @@ BOTH(ecn_marks_are_seen)
     cr_assert(rx.ce);
     cr_assert_eq(rx.stride, 600);
     udp_datagram_ops.release(&pair->queues[1]->base, &rx);
-    free_message(msg);
     close_pair(pair);
 }
 
@@ -420,8 +397,7 @@ BOTH(ecn_marks_are_seen)
 BOTH(overflow_is_counted)
 {
     struct pair *pair = open_pair(io, address);
-    struct test_msg *msg = make_message();
-    struct tx_desc desc = bulk(pair, msg, 44, SMALL, SMALL);
+    struct tx_desc desc = bulk(pair, 44, SMALL, SMALL);
     struct nic_rx rx[64];
     unsigned count, buffers = 0;
 
@@ -435,28 +411,26 @@ BOTH(overflow_is_counted)
         idle = count == 0 ? idle + 1 : 0;
         for (unsigned i = 0; i < count; i++) {
             for (uint32_t at = 0; at < rx[i].length; at += rx[i].stride)
-                check_bulk(&desc, msg, rx[i].data + at, SMALL);
+                check_bulk(&desc, pair, rx[i].data + at, SMALL);
             udp_datagram_ops.release(&pair->queues[1]->base, &rx[i]);
         }
         buffers += count;
     }
     cr_assert_gt(buffers, 10);
     cr_assert_lt(buffers, 1000);
-    send_and_receive(pair, &desc, msg, check_bulk, 1); /* tells the count */
+    send_and_receive(pair, &desc, check_bulk, 1); /* tells the count */
     uint64_t drops = pair->counters[1].rx_kernel_drops;
     cr_assert_gt(drops, 0);
     for (unsigned i = 0; i < 3; i++)
-        send_and_receive(pair, &desc, msg, check_bulk, 1);
+        send_and_receive(pair, &desc, check_bulk, 1);
     cr_assert_eq(pair->counters[1].rx_kernel_drops, drops, "each is counted once");
-    free_message(msg);
     close_pair(pair);
 }
 
 BOTH(garbage_and_dead_ports_do_no_harm)
 {
     struct pair *pair = open_pair(io, address);
-    struct test_msg *msg = make_message();
-    struct tx_desc desc = bulk(pair, msg, 3, SMALL, SMALL);
+    struct tx_desc desc = bulk(pair, 3, SMALL, SMALL);
     union nic_address to = pair->queues[0]->peers[pair->destination].address;
     struct nic_rx rx;
 
@@ -464,7 +438,7 @@ BOTH(garbage_and_dead_ports_do_no_harm)
         cr_assert_eq(sendto(pair->queues[0]->sockets[1], "", 0, 0, &to.any, sizeof to.v6), 0);
         cr_assert_eq(udp_datagram_ops.poll(&pair->queues[1]->base, &rx, 1), 0);
     }
-    send_and_receive(pair, &desc, msg, check_bulk, 1);
+    send_and_receive(pair, &desc, check_bulk, 1);
     cr_assert_eq(sendto(pair->queues[0]->sockets[1], "x", 1, 0, &to.any, sizeof to.v6), 1);
     for (int tries = 0; udp_datagram_ops.poll(&pair->queues[1]->base, &rx, 1) == 0; tries++) {
         cr_assert_lt(tries, 100);
@@ -481,8 +455,7 @@ BOTH(garbage_and_dead_ports_do_no_harm)
         cr_assert_eq(udp_datagram_ops.poll(&pair->queues[0]->base, &rx, 1), 0);
     }
     pair->queues[0]->peers[pair->destination].address = to;
-    send_and_receive(pair, &desc, msg, check_bulk, 1);
-    free_message(msg);
+    send_and_receive(pair, &desc, check_bulk, 1);
     close_pair(pair);
 }
 
@@ -575,16 +548,14 @@ BOTH(places_of_peers_are_used_again)
 BOTH(the_mtu_is_asked_again)
 {
     struct pair *pair = open_pair(io, address);
-    struct test_msg *msg = make_message();
-    struct tx_desc desc = bulk(pair, msg, 1, SMALL, SMALL);
+    struct tx_desc desc = bulk(pair, 1, SMALL, SMALL);
     struct udp_peer *peer = &pair->queues[0]->peers[pair->destination];
 
     for (unsigned round = 0; round < 3; round++) {
         peer->descs_to_check = 1;
-        send_and_receive(pair, &desc, msg, check_bulk, 1);
+        send_and_receive(pair, &desc, check_bulk, 1);
         cr_assert_eq(peer->descs_to_check, UDP_MTU_CHECK_SENDS);
     }
-    free_message(msg);
     close_pair(pair);
 }
 
@@ -670,18 +641,16 @@ Test(udp_mmsg, sent_datagrams_count_for_their_nic)
 {
     struct pair *pair = open_pair(UDP_IO_MMSG, "127.0.0.1");
     struct udp_queue *queue = pair->queues[0];
-    struct test_msg *msg = make_message();
-    struct tx_desc desc = bulk(pair, msg, 20, SMALL, 500);
+    struct tx_desc desc = bulk(pair, 20, SMALL, 500);
 
     queue->ends.links.count = 3;
     queue->peers[pair->destination].nic = 2;
-    send_and_receive(pair, &desc, msg, check_bulk, 20);
+    send_and_receive(pair, &desc, check_bulk, 20);
     cr_assert_eq(queue->base.ends[1].tx_datagrams, 20);
     cr_assert_eq(queue->base.ends[1].tx_bytes, 19 * SMALL + 500);
     for (unsigned i = 0; i < 3; i += 2)
         cr_assert(queue->base.ends[i].tx_datagrams == 0 && queue->base.ends[i].tx_bytes == 0);
     queue->ends.links.count = 0;
-    free_message(msg);
     close_pair(pair);
 }
 

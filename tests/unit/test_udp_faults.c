@@ -39,8 +39,7 @@ static void set_loopback_mtu(int mtu)
 Test(udp_faults, full_socket)
 {
     struct pair *pair = open_pair(UDP_IO_MMSG, "127.0.0.1");
-    struct test_msg *msg = make_message();
-    struct tx_desc big = bulk(pair, msg, 44, SMALL, SMALL), small = bulk(pair, msg, 1, SMALL, SMALL);
+    struct tx_desc big = bulk(pair, 44, SMALL, SMALL), small = bulk(pair, 1, SMALL, SMALL);
 
     uccl_set_log(keep_log, NULL);
     forbid(__NR_sendmmsg, EAGAIN);
@@ -60,7 +59,6 @@ Test(udp_faults, full_socket)
     cr_assert_eq(udp_datagram_ops.flush(&pair->queues[0]->base), 0);
     cr_assert_eq(pair->counters[0].tx_datagrams, 0);
     cr_assert_eq(log_text[0], '\0', "back-pressure is not logged: %s", log_text);
-    free_message(msg);
     close_pair(pair);
 }
 
@@ -116,7 +114,6 @@ static void take_tap_down(void)
 static void wait_for_room(unsigned io)
 {
     struct pair *pair;
-    struct test_msg *msg = make_message();
     struct tx_desc desc;
     int little = 4096;
     uint64_t at_ns;
@@ -128,7 +125,7 @@ static void wait_for_room(unsigned io)
     pair = open_pair(io, "10.9.0.2");
     for (uint32_t i = 0; i < pair->queues[0]->socket_count; i++)
         setsockopt(pair->queues[0]->sockets[i], SOL_SOCKET, SO_SNDBUF, &little, sizeof little);
-    desc = bulk(pair, msg, 1, 1472, 1472);
+    desc = bulk(pair, 1, 1472, 1472);
     fill_socket(pair, &desc);
     for (unsigned i = 0; i < 3; i++) {
         at_ns = now_ns();
@@ -145,7 +142,6 @@ static void wait_for_room(unsigned io)
     sleep_in(&pair->queues[0]->base, 30 * MS);
     cr_assert_geq(elapsed_since(at_ns), 30 * MS, "room that nobody needs wakes once");
     cr_assert(udp_datagram_ops.send(&pair->queues[0]->base, &desc));
-    free_message(msg);
     close_pair(pair);
 }
 
@@ -163,8 +159,7 @@ Test(udp_faults, wait_for_room_uring)
 Test(udp_faults, a_sleep_leaves_the_full_socket_to_the_owner)
 {
     struct pair *pair = open_pair(UDP_IO_MMSG, "127.0.0.1");
-    struct test_msg *msg = make_message();
-    struct tx_desc desc = bulk(pair, msg, 44, SMALL, SMALL);
+    struct tx_desc desc = bulk(pair, 44, SMALL, SMALL);
     uint64_t timeout_ns = 20000 * MS, at_ns = now_ns();
 
     forbid(__NR_sendmmsg, EAGAIN);
@@ -176,7 +171,6 @@ Test(udp_faults, a_sleep_leaves_the_full_socket_to_the_owner)
     udp_queue_ops.arm(&pair->queues[0]->base, &timeout_ns);
     cr_assert_eq(pair->queues[0]->full_socket, UDP_NONE_FULL);
     cr_assert_eq(pair->queues[0]->room_fd, -1, "it ends one sleep");
-    free_message(msg);
     close_pair(pair);
 }
 
@@ -184,8 +178,7 @@ Test(udp_faults, a_sleep_leaves_the_full_socket_to_the_owner)
 static void full_though_writable(unsigned io, int error)
 {
     struct pair *pair = open_pair(io, "127.0.0.1");
-    struct test_msg *msg = make_message();
-    struct tx_desc desc = bulk(pair, msg, 44, SMALL, SMALL);
+    struct tx_desc desc = bulk(pair, 44, SMALL, SMALL);
     uint64_t at_ns;
 
     forbid(__NR_sendmmsg, error);
@@ -203,7 +196,6 @@ static void full_though_writable(unsigned io, int error)
     at_ns = now_ns();
     sleep_in(&pair->queues[0]->base, 30 * MS);
     cr_assert_geq(elapsed_since(at_ns), 30 * MS, "with nothing to send it is not looked at again");
-    free_message(msg);
     close_pair(pair);
 }
 
@@ -227,15 +219,13 @@ Test(udp_faults, full_though_writable_uring)
 Test(udp_faults, segmentation_fails)
 {
     struct pair *pair = open_pair(UDP_IO_MMSG, "127.0.0.1");
-    struct test_msg *msg = make_message();
-    struct tx_desc desc = bulk(pair, msg, 44, SMALL, 99);
+    struct tx_desc desc = bulk(pair, 44, SMALL, 99);
 
     uccl_set_log(keep_log, NULL);
     forbid(__NR_sendmmsg, EIO);
-    send_and_receive(pair, &desc, msg, check_bulk, 44);
+    send_and_receive(pair, &desc, check_bulk, 44);
     cr_assert_not(pair->queues[0]->peers[pair->destination].gso);
     cr_assert(strstr(log_text, "127.0.0.1"), "%s", log_text);
-    free_message(msg);
     close_pair(pair);
 }
 
@@ -243,8 +233,7 @@ Test(udp_faults, segmentation_fails)
 Test(udp_faults, forbidden_by_the_firewall)
 {
     struct pair *pair = open_pair(UDP_IO_MMSG, "127.0.0.1");
-    struct test_msg *msg = make_message();
-    struct tx_desc desc = bulk(pair, msg, 7, 8972, 8972);
+    struct tx_desc desc = bulk(pair, 7, 8972, 8972);
 
     uccl_set_log(keep_log, NULL);
     forbid(__NR_sendmmsg, EPERM);
@@ -255,7 +244,6 @@ Test(udp_faults, forbidden_by_the_firewall)
     }
     cr_assert_not_null(strstr(log_text, strerror(EPERM)), "%s", log_text);
     cr_assert_eq(strchr(log_text, '\n')[1], '\0', "more than one line: %s", log_text);
-    free_message(msg);
     close_pair(pair);
 }
 
@@ -264,7 +252,6 @@ Test(udp_faults, forbidden_by_the_firewall)
 Test(udp_faults, path_mtu_shrinks)
 {
     struct pair *pair;
-    struct test_msg *msg = make_message();
     struct tx_desc desc;
     uint32_t destination, bytes;
 
@@ -273,26 +260,25 @@ Test(udp_faults, path_mtu_shrinks)
     set_loopback_mtu(1500);
     pair = open_pair(UDP_IO_MMSG, "127.0.0.1");
     cr_assert_eq(pair->datagram_bytes, 1472);
-    desc = bulk(pair, msg, 44, 1472, 1000);
-    send_and_receive(pair, &desc, msg, check_bulk, 1);
+    desc = bulk(pair, 44, 1472, 1000);
+    send_and_receive(pair, &desc, check_bulk, 1);
     set_loopback_mtu(1300);
-    send_and_receive(pair, &desc, msg, check_bulk, 44);
+    send_and_receive(pair, &desc, check_bulk, 44);
     cr_assert(udp_datagram_ops.follow(&pair->queues[0]->base, &destination, &bytes));
     cr_assert_eq(destination, pair->destination);
     cr_assert_eq(bytes, 1272);
-    send_and_receive(pair, &desc, msg, check_bulk, 44);
+    send_and_receive(pair, &desc, check_bulk, 44);
     cr_assert_not(udp_datagram_ops.follow(&pair->queues[0]->base, &destination, &bytes));
-    desc = bulk(pair, msg, 44, 1272, 1272); /* segmentation still works for what fits */
-    send_and_receive(pair, &desc, msg, check_bulk, 1);
+    desc = bulk(pair, 44, 1272, 1272); /* segmentation still works for what fits */
+    send_and_receive(pair, &desc, check_bulk, 1);
     set_loopback_mtu(9000);
     for (unsigned i = 0; i < UDP_MTU_CHECK_SENDS && pair->queues[0]->mtu_pending == UDP_NO_PEER; i++) {
-        struct tx_desc small = bulk(pair, msg, 1, 600, 600);
+        struct tx_desc small = bulk(pair, 1, 600, 600);
 
         cr_assert(udp_datagram_ops.send(&pair->queues[0]->base, &small));
     }
     cr_assert(udp_datagram_ops.follow(&pair->queues[0]->base, &destination, &bytes), "growth is seen after a while");
     cr_assert_eq(bytes, 8972);
-    free_message(msg);
     close_pair(pair);
 }
 

@@ -36,8 +36,7 @@ static struct nic_rx pass(struct pair *pair, const struct tx_desc *desc)
 Test(udp_place, large_datagrams_go_where_they_belong, .timeout = 30)
 {
     struct pair *pair = open_pair(UDP_IO_MMSG, "127.0.0.1");
-    struct test_msg *msg = make_message();
-    struct tx_desc desc = bulk(pair, msg, 1, LARGE, LARGE);
+    struct tx_desc desc = bulk(pair, 1, LARGE, LARGE);
     uint8_t *target = malloc(LARGE);
     struct nic_rx rx = pass(pair, &desc); /* the first one teaches it */
     cr_assert_eq(rx.in_place, 0);
@@ -55,52 +54,47 @@ Test(udp_place, large_datagrams_go_where_they_belong, .timeout = 30)
         cr_assert_eq(rx.length, LARGE);
         cr_assert_eq(rx.stride, LARGE);
         cr_assert(wire_parse(rx.data, rx.length, crc32c_portable, &packet));
-        cr_assert_eq(memcmp(target, msg->bytes + desc.bulk_offset, desc.bulk_last), 0);
+        cr_assert_eq(memcmp(target, pair->msg.bytes + desc.bulk_offset, desc.bulk_last), 0);
         cr_assert_eq(target[desc.bulk_last], 0xee, "written beyond the payload");
         udp_datagram_ops.release(&pair->queues[1]->base, &rx);
     }
     free(target);
-    free_message(msg);
     close_pair(pair);
 }
 
 Test(udp_place, without_a_place_they_come_as_any_other, .timeout = 30)
 {
     struct pair *pair = open_pair(UDP_IO_MMSG, "127.0.0.1");
-    struct test_msg *msg = make_message();
-    struct tx_desc desc = bulk(pair, msg, 1, LARGE, LARGE);
+    struct tx_desc desc = bulk(pair, 1, LARGE, LARGE);
     place_to = NULL;
     for (unsigned round = 0; round < ROUNDS; round++) {
         places = 0;
-        send_and_receive(pair, &desc, msg, check_bulk, 1);
+        send_and_receive(pair, &desc, check_bulk, 1);
         cr_assert_eq(places > 0, round > 0);
     }
-    free_message(msg);
     close_pair(pair);
 }
 
 /* `count` datagrams of `bytes` each come as one, and as any other. */
-static void assert_not_placed(struct pair *pair, struct test_msg *msg, unsigned count, uint32_t bytes)
+static void assert_not_placed(struct pair *pair, unsigned count, uint32_t bytes)
 {
-    struct tx_desc train = bulk(pair, msg, count, bytes, bytes);
+    struct tx_desc train = bulk(pair, count, bytes, bytes);
     places = 0;
     for (unsigned round = 0; round < ROUNDS; round++)
-        send_and_receive(pair, &train, msg, check_bulk, 1);
+        send_and_receive(pair, &train, check_bulk, 1);
     cr_assert_eq(places, 0);
 }
 
 Test(udp_place, trains_of_short_datagrams_are_not_placed, .timeout = 30)
 {
     struct pair *pair = open_pair(UDP_IO_MMSG, "127.0.0.1");
-    struct test_msg *msg = make_message();
-    struct tx_desc large = bulk(pair, msg, 1, LARGE, LARGE);
+    struct tx_desc large = bulk(pair, 1, LARGE, LARGE);
     uint8_t target[1];
     place_to = NULL;
-    send_and_receive(pair, &large, msg, check_bulk, 1);
+    send_and_receive(pair, &large, check_bulk, 1);
     place_to = target;
     place_count = 64;
-    assert_not_placed(pair, msg, 40, TRAIN);
-    free_message(msg);
+    assert_not_placed(pair, 40, TRAIN);
     close_pair(pair);
 }
 
@@ -109,11 +103,10 @@ Test(udp_place, trains_go_where_they_belong, .timeout = 30)
     enum { JUMBO = 8972, COUNT = 7, LAST = 3000, STEP = JUMBO - WIRE_BULK_HEADER_BYTES };
     enum { PAYLOAD = (COUNT - 1) * STEP + LAST - WIRE_BULK_HEADER_BYTES };
     struct pair *pair = open_pair(UDP_IO_MMSG, "127.0.0.1");
-    struct test_msg *msg = make_message();
-    struct tx_desc desc = bulk(pair, msg, COUNT, JUMBO, LAST);
+    struct tx_desc desc = bulk(pair, COUNT, JUMBO, LAST);
     uint8_t *target = malloc(PAYLOAD + 1);
     place_to = NULL;
-    send_and_receive(pair, &desc, msg, check_bulk, 1);           /* teaches it */
+    send_and_receive(pair, &desc, check_bulk, 1);                /* teaches it */
     for (place_count = 0; place_count <= COUNT; place_count++) { /* so many are awaited */
         memset(target, 0xee, PAYLOAD + 1);
         place_to = target;
@@ -131,14 +124,13 @@ Test(udp_place, trains_go_where_they_belong, .timeout = 30)
             cr_assert_eq(packet.index, i);
             cr_assert_eq(payload, i < place_count ? target + i * STEP : NULL);
             cr_assert_eq(memcmp(payload ? payload : datagram + WIRE_BULK_HEADER_BYTES,
-                                msg->bytes + desc.bulk_offset + i * STEP, length - WIRE_BULK_HEADER_BYTES),
+                                pair->msg.bytes + desc.bulk_offset + i * STEP, length - WIRE_BULK_HEADER_BYTES),
                          0);
         }
         cr_assert_eq(target[place_count == COUNT ? PAYLOAD : place_count * STEP], 0xee, "more was written");
         udp_datagram_ops.release(&pair->queues[1]->base, &rx);
     }
     free(target);
-    free_message(msg);
     close_pair(pair);
 }
 
@@ -147,18 +139,16 @@ Test(udp_place, trains_go_where_they_belong, .timeout = 30)
 Test(udp_place, looks_end_when_nothing_large_comes, .timeout = 30)
 {
     struct pair *pair = open_pair(UDP_IO_MMSG, "127.0.0.1");
-    struct test_msg *msg = make_message();
-    struct tx_desc large = bulk(pair, msg, 1, LARGE, LARGE), small = bulk(pair, msg, 1, TRAIN, TRAIN);
+    struct tx_desc large = bulk(pair, 1, LARGE, LARGE), small = bulk(pair, 1, TRAIN, TRAIN);
     place_to = NULL;
-    send_and_receive(pair, &large, msg, check_bulk, 1);
+    send_and_receive(pair, &large, check_bulk, 1);
     for (unsigned round = 0; round < ROUNDS; round++) {
         uint64_t before = atomic_load(&pair->counters[1].rx_syscalls);
-        send_and_receive(pair, &small, msg, check_bulk, 1);
+        send_and_receive(pair, &small, check_bulk, 1);
         uint64_t calls = atomic_load(&pair->counters[1].rx_syscalls) - before;
         if (round > 0)
             cr_assert_leq(calls, 2, "%lu calls", (unsigned long)calls);
     }
-    free_message(msg);
     close_pair(pair);
 }
 
@@ -166,8 +156,7 @@ Test(udp_place, looks_end_when_nothing_large_comes, .timeout = 30)
 Test(udp_place, what_was_seen_may_not_come, .timeout = 30)
 {
     struct pair *pair = open_pair(UDP_IO_MMSG, "127.0.0.1");
-    struct test_msg *msg = make_message();
-    struct tx_desc desc = bulk(pair, msg, 1, LARGE, LARGE), other = desc;
+    struct tx_desc desc = bulk(pair, 1, LARGE, LARGE), other = desc;
     uint8_t *target = malloc(LARGE);
     struct nic_rx rx = pass(pair, &desc);
     udp_datagram_ops.release(&pair->queues[1]->base, &rx);
@@ -190,10 +179,9 @@ Test(udp_place, what_was_seen_may_not_come, .timeout = 30)
         }
         rx = pass(pair, &desc); /* it comes again */
         cr_assert_eq(rx.in_place, 1);
-        cr_assert_eq(memcmp(target, msg->bytes + desc.bulk_offset, desc.bulk_last), 0);
+        cr_assert_eq(memcmp(target, pair->msg.bytes + desc.bulk_offset, desc.bulk_last), 0);
         udp_datagram_ops.release(&pair->queues[1]->base, &rx);
     }
     free(target);
-    free_message(msg);
     close_pair(pair);
 }

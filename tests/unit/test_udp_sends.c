@@ -11,7 +11,6 @@
 enum { PATHS = 4, TIMEOUT_S = 30 };
 
 static struct pair *pair;
-static struct test_msg *msg;
 static bool full[PATHS];   /* sockets of queue 0 that take nothing */
 static int fail_with;      /* errno of the next calls */
 static unsigned fails;     /* so many of them */
@@ -43,12 +42,10 @@ static void set_up(void)
 {
     uccl_set_log(keep_log, NULL);
     pair = open_pair(UDP_IO_MMSG, "127.0.0.1");
-    msg = make_message();
 }
 
 static void tear_down(void)
 {
-    free_message(msg);
     close_pair(pair);
 }
 
@@ -56,7 +53,7 @@ TestSuite(udp_sends, .init = set_up, .fini = tear_down, .timeout = TIMEOUT_S);
 
 static struct tx_desc numbered(unsigned number, uint16_t path)
 {
-    struct tx_desc desc = bulk(pair, msg, 1, SMALL, SMALL);
+    struct tx_desc desc = bulk(pair, 1, SMALL, SMALL);
     desc.path = desc.port = path;
     desc.seq = 100 + number;
     desc.bulk_offset = number * 3000;
@@ -83,7 +80,7 @@ static uint64_t receive_numbers(uint64_t want)
                 cr_assert(wire_parse(rx[i].data + at, length, crc32c_portable, &packet));
                 cr_assert((frame = wire_next_frame(&packet)) && frame->kind == FRAME_DATA);
                 cr_assert_eq(frame->data.offset, frame->data.msg * 3000);
-                cr_assert_eq(memcmp(frame->data.payload, msg->bytes + frame->data.offset, frame->data.length), 0);
+                cr_assert_eq(memcmp(frame->data.payload, pair->msg.bytes + frame->data.offset, frame->data.length), 0);
                 cr_assert_not(seen >> frame->data.msg & 1, "message %u came twice", frame->data.msg);
                 seen |= UINT64_C(1) << frame->data.msg;
             }
@@ -176,7 +173,7 @@ Test(udp_sends, a_refused_source_is_given_up)
 Test(udp_sends, what_is_taken_back_leaves_no_trace)
 {
     enum { BEFORE = 3, ALL = 6 };
-    struct tx_desc big = bulk(pair, msg, 44, SMALL, SMALL);
+    struct tx_desc big = bulk(pair, 44, SMALL, SMALL);
     big.path = big.port = 3;
     full[0] = full[1] = full[2] = full[3] = true;
     for (unsigned i = 0; i < BEFORE; i++) {
@@ -198,13 +195,13 @@ Test(udp_sends, what_is_taken_back_leaves_no_trace)
 /* A chunk that was cut for a larger MTU than the route has now is for the kernel to fragment, datagram by datagram. */
 Test(udp_sends, a_chunk_too_large_for_the_route_is_not_segmented)
 {
-    struct tx_desc desc = bulk(pair, msg, 3, SMALL, SMALL);
-    send_and_receive(pair, &desc, msg, check_bulk, 1);
+    struct tx_desc desc = bulk(pair, 3, SMALL, SMALL);
+    send_and_receive(pair, &desc, check_bulk, 1);
     cr_assert(segmented == 1 && messages_sent == 1);
     pair->queues[0]->peers[pair->destination].datagram_bytes = SMALL - 1;
     cr_assert(udp_datagram_ops.send(&pair->queues[0]->base, &desc));
     cr_assert_eq(udp_datagram_ops.flush(&pair->queues[0]->base), 0);
-    receive(pair, &desc, msg, check_bulk, 7);
+    receive(pair, &desc, check_bulk, 7);
     cr_assert_eq(segmented, 1);
     cr_assert_eq(messages_sent, 4);
 }

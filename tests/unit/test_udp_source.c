@@ -77,9 +77,9 @@ static int field_of(struct msghdr *header)
 }
 
 /* Sends a descriptor of `count` datagrams on a path; all of them come from `local`, with the class. */
-static void send_from(struct pair *pair, struct test_msg *msg, int fd, unsigned count, unsigned path, const char *local)
+static void send_from(struct pair *pair, int fd, unsigned count, unsigned path, const char *local)
 {
-    struct tx_desc desc = bulk(pair, msg, count, SMALL, 700);
+    struct tx_desc desc = bulk(pair, count, SMALL, 700);
 
     desc.path = desc.port = (uint16_t)path;
     cr_assert(udp_datagram_ops.send(&pair->queues[0]->base, &desc));
@@ -110,18 +110,16 @@ static void send_from(struct pair *pair, struct test_msg *msg, int fd, unsigned 
 static void send_all_ways(unsigned io, const char *address, const char *local, const char *seen)
 {
     struct pair *pair;
-    struct test_msg *msg = make_message();
     int fd;
 
     pair = open_pair_of_class(io, "127.0.0.1", class_default);
     fd = add_plain_peer(pair, address, local);
     uccl_set_log(keep_log, NULL);
     for (unsigned path = 0; path < 4; path++) {
-        send_from(pair, msg, fd, 1, path, seen);
-        send_from(pair, msg, fd, 7, path, seen);
+        send_from(pair, fd, 1, path, seen);
+        send_from(pair, fd, 7, path, seen);
     }
     close(fd);
-    free_message(msg);
     close_pair(pair);
 }
 

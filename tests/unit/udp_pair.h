@@ -29,6 +29,7 @@ struct pair {
     struct nic *nic;
     struct udp_queue *queues[2];
     uint32_t destination, datagram_bytes; /* of queue 1, as queue 0 sees it */
+    struct test_msg msg;
 };
 
 static char log_text[4096]; /* what keep_log() has been given */
@@ -117,6 +118,7 @@ static inline struct pair *open_pair_of_class(unsigned io, const char *address, 
         cr_assert_gt(udp_queue_ops.rx_bytes(&pair->queues[i]->base), 0);
     }
     add_peer(pair, address);
+    pair->msg = make_message(MESSAGE_BYTES);
     return pair;
 }
 
@@ -131,29 +133,11 @@ static inline void close_pair(struct pair *pair)
     udp_queue_ops.close(&pair->queues[0]->base);
     udp_queue_ops.close(&pair->queues[1]->base);
     udp_device_ops.close(pair->nic);
+    free(pair->msg.bytes);
     free(pair);
 }
 
-static inline struct test_msg *make_message(void)
-{
-    struct test_msg *msg = calloc(1, sizeof *msg);
-    uint8_t *bytes = malloc(MESSAGE_BYTES);
-
-    for (size_t i = 0; i < MESSAGE_BYTES; i++)
-        bytes[i] = (uint8_t)(i * 2654435761u >> 13);
-    msg->bytes = bytes;
-    msg->core.size_bytes = MESSAGE_BYTES;
-    return msg;
-}
-
-static inline void free_message(struct test_msg *msg)
-{
-    free((void *)(uintptr_t)msg->bytes);
-    free(msg);
-}
-
-static inline struct tx_desc bulk(const struct pair *pair, struct test_msg *msg, unsigned count,
-                                  uint32_t datagram_bytes, uint32_t last_bytes)
+static inline struct tx_desc bulk(struct pair *pair, unsigned count, uint32_t datagram_bytes, uint32_t last_bytes)
 {
     return (struct tx_desc){
         .kind = TX_BULK,
@@ -167,7 +151,7 @@ static inline struct tx_desc bulk(const struct pair *pair, struct test_msg *msg,
         .last_bytes = last_bytes,
         .token = TOKEN,
         .seq = 77,
-        .bulk_msg = &msg->core,
+        .bulk_msg = &pair->msg.core,
         .bulk_offset = 1000,
         .bulk_stride = datagram_bytes - WIRE_BULK_HEADER_BYTES,
         .bulk_last = last_bytes - WIRE_BULK_HEADER_BYTES,
@@ -183,10 +167,10 @@ static inline uint32_t length_of(const struct tx_desc *desc, unsigned index)
 }
 
 /* Called for every datagram received; returns the bit to set in the mask of what has come. */
-typedef uint64_t (*check_fn)(const struct tx_desc *desc, const struct test_msg *msg, const uint8_t *bytes,
+typedef uint64_t (*check_fn)(const struct tx_desc *desc, const struct pair *pair, const uint8_t *bytes,
                              uint32_t length);
 
-static inline uint64_t check_bulk(const struct tx_desc *desc, const struct test_msg *msg, const uint8_t *bytes,
+static inline uint64_t check_bulk(const struct tx_desc *desc, const struct pair *pair, const uint8_t *bytes,
                                   uint32_t length)
 {
     struct wire_packet packet;
@@ -200,13 +184,12 @@ static inline uint64_t check_bulk(const struct tx_desc *desc, const struct test_
     cr_assert_eq(frame->kind, FRAME_DATA);
     cr_assert_eq(frame->data.offset, desc->bulk_offset + (uint64_t)packet.index * desc->bulk_stride);
     cr_assert_eq(frame->data.length, length - WIRE_BULK_HEADER_BYTES);
-    cr_assert_eq(memcmp(frame->data.payload, msg->bytes + frame->data.offset, frame->data.length), 0);
+    cr_assert_eq(memcmp(frame->data.payload, pair->msg.bytes + frame->data.offset, frame->data.length), 0);
     return UINT64_C(1) << packet.index;
 }
 
 /* Receives on queue 1 until `want` has come; returns the number of buffers that it took. */
-static inline unsigned receive(struct pair *pair, const struct tx_desc *desc, const struct test_msg *msg,
-                               check_fn check, uint64_t want)
+static inline unsigned receive(struct pair *pair, const struct tx_desc *desc, check_fn check, uint64_t want)
 {
     uint64_t seen = 0, until = now_ns() + DEADLINE_NS;
     struct nic_rx rx[8];
@@ -226,7 +209,7 @@ static inline unsigned receive(struct pair *pair, const struct tx_desc *desc, co
             cr_assert(!rx[i].flow && !rx[i].placed && !rx[i].payload);
             for (uint32_t at = 0; at < rx[i].length; at += rx[i].stride) {
                 uint32_t length = rx[i].length - at < rx[i].stride ? rx[i].length - at : rx[i].stride;
-                uint64_t bit = check(desc, msg, rx[i].data + at, length);
+                uint64_t bit = check(desc, pair, rx[i].data + at, length);
 
                 cr_assert_not(seen & bit, "a datagram came twice");
                 seen |= bit;
@@ -239,14 +222,13 @@ static inline unsigned receive(struct pair *pair, const struct tx_desc *desc, co
     return buffers;
 }
 
-static inline void send_and_receive(struct pair *pair, const struct tx_desc *desc, struct test_msg *msg, check_fn check,
-                                    unsigned buffers_max)
+static inline void send_and_receive(struct pair *pair, const struct tx_desc *desc, check_fn check, unsigned buffers_max)
 {
     uint64_t before = pair->counters[0].tx_datagrams, bytes_before = pair->counters[0].tx_bytes, bytes = 0;
 
     cr_assert(udp_datagram_ops.send(&pair->queues[0]->base, desc));
     cr_assert_eq(udp_datagram_ops.flush(&pair->queues[0]->base), 0);
-    cr_assert_leq(receive(pair, desc, msg, check, desc->mask), buffers_max);
+    cr_assert_leq(receive(pair, desc, check, desc->mask), buffers_max);
     cr_assert_eq(pair->counters[0].tx_datagrams - before, (unsigned)__builtin_popcountll(desc->mask));
     for (unsigned i = 0; i < desc->count; i++)
         bytes += desc->mask >> i & 1 ? length_of(desc, i) : 0;
