@@ -12,6 +12,7 @@
 #include "nic/netdev.h"
 #include "nic/pair.h"
 #include "race.h"
+#include "ways.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -41,6 +42,7 @@ struct connecting {
     struct uccl_engine *engine;
     struct race race;       /* between the listener's addresses, until its HELLO */
     struct bootstrap *boot; /* the handshake with the winner. NULL: none yet, or it could not begin again */
+    struct way_query *ways; /* asks for those to the server; NULL: nobody does */
     struct peer *peer;
     struct uccl_conn *conn;                                   /* open; the application gets it once READY has left */
     struct peer_flow *home;                                   /* its flow; READY waits until the flow is proven */
@@ -101,6 +103,7 @@ static void connecting_free(struct connecting *c)
     if (c->peer)
         peer_put(&engine->peers, c->peer);
     pthread_mutex_unlock(&engine->lock);
+    ways_leave(engine, c->ways);
     bootstrap_free(c->boot);
     race_end(&c->race);
     if (c->conn)
@@ -220,22 +223,14 @@ static int client_offer(struct connecting *c)
     return UCCL_OK;
 }
 
-int offer_reached(struct uccl_engine *engine, const struct boot_offer *offer, uint64_t now_ns)
-{
-    int error = UCCL_OK;
-    for (unsigned i = 0; i < offer->flow_count && i < engine->thread_count && !error; i++)
-        error = engine->nic->ops->reach(engine->nic, &offer->flows[i].address, now_ns);
-    return error;
-}
-
 /* Opens flow and connection by the server's offer. UCCL_EAGAIN: the flows have died. Under the lock. */
-static int client_accept_offer(struct connecting *c)
+static int client_accept_offer(struct connecting *c, uint32_t closed)
 {
     struct uccl_engine *engine = c->engine;
     const struct boot_offer *offer = bootstrap_peer_offer(c->boot);
     int error = UCCL_OK;
     if (c->meets)
-        error = peer_take_offer(&engine->peers, c->peer, offer, bootstrap_features(c->boot));
+        error = peer_take_offer(&engine->peers, c->peer, offer, bootstrap_features(c->boot), closed);
     else if (!peer_lives(c->peer))
         error = UCCL_EAGAIN;
     if (!error && offer->home >= c->peer->flows_open) {
@@ -288,6 +283,8 @@ static void client_try(struct connecting *c)
  * failure. */
 static int connecting_again(struct connecting *c)
 {
+    ways_leave(c->engine, c->ways);
+    c->ways = NULL;
     bootstrap_free(c->boot);
     c->boot = NULL;
     pthread_mutex_lock(&c->engine->lock);
@@ -370,8 +367,8 @@ static int connecting_advance(struct connecting *c, bool *done)
     int error = UCCL_OK;
     if (c->race.winner < 0)
         return connecting_race(c);
-    uint64_t now_ns = clock_now_ns();
-    switch (bootstrap_step(c->boot, now_ns)) {
+    uint32_t closed;
+    switch (bootstrap_step(c->boot, clock_now_ns())) {
     case BOOT_NEED_OFFER:
         pthread_mutex_lock(&c->engine->lock);
         error = client_offer(c);
@@ -381,11 +378,11 @@ static int connecting_advance(struct connecting *c, bool *done)
         bootstrap_reject(c->boot, UCCL_EAGAIN);
         return connecting_again(c);
     case BOOT_HAVE_OFFER:
-        error = offer_reached(c->engine, bootstrap_peer_offer(c->boot), now_ns);
+        error = ways_ask(c->engine, c->boot, true, &c->ways, &closed);
         if (error)
             return error;
         pthread_mutex_lock(&c->engine->lock);
-        error = client_accept_offer(c);
+        error = client_accept_offer(c, closed);
         pthread_mutex_unlock(&c->engine->lock);
         if (error == UCCL_OK)
             client_try(c);
@@ -615,8 +612,12 @@ static void wait_for_step(const struct connecting *c)
         return;
     }
     struct pollfd fd = {.fd = bootstrap_fd(c->boot), .events = bootstrap_events(c->boot)};
-    /* no descriptor signals that another connect has ended */
-    sleep_on(&fd, 1, c->waits ? 1 : clock_poll_ms(bootstrap_deadline(c->boot)));
+    bool asks = bootstrap_has_offer(c->boot);
+    if (asks)
+        fd = (struct pollfd){.fd = ways_fd(c->ways), .events = POLLIN};
+    /* no descriptor signals that another connect has ended, or that there is a place for one more question */
+    bool blind = c->waits || (asks && !c->ways);
+    sleep_on(&fd, 1, blind ? 1 : clock_poll_ms(bootstrap_deadline(c->boot)));
 }
 
 UCCL_API int uccl_connect_with(uccl_engine *engine, struct uccl_handle *handle, int timeout_ms,

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Opening and closing engines, their events and counters. */
 #include "objects.h"
+#include "ways.h"
 
 #include "base/config.h"
 #include "base/cores.h"
@@ -241,6 +242,7 @@ static void engine_forget(struct uccl_engine *engine)
     if (pthread_mutex_trylock(&engine->lock) == 0) {
         connects_inherited(engine);
         listeners_forget(engine);
+        ways_forget(engine);
         connections_forget(engine);
         peer_table_forget(&engine->peers);
         free_mrs(engine);
@@ -286,6 +288,7 @@ UCCL_API int uccl_close(uccl_engine *engine)
     connects_end(engine);
     listeners_end(engine);
     connections_end(engine);
+    ways_end(engine);
     let_callers_go(engine);
     pthread_mutex_lock(&engine->lock);
     peer_table_free(&engine->peers);

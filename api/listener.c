@@ -20,6 +20,7 @@
 #include "nic/backend.h"
 #include "nic/netdev.h"
 #include "nic/pair.h"
+#include "ways.h"
 
 #include <errno.h>
 #include <netinet/tcp.h>
@@ -36,7 +37,7 @@ enum {
     BACKLOG = 1024,
     ADDRESSES_MAX = 256,  /* of this machine */
     ACCEPT_AGAIN_MS = 50, /* after an accept that failed */
-    FULL_AGAIN_MS = 20,   /* between two looks at a full table */
+    FULL_AGAIN_MS = 20,   /* between two looks at a full table, of handshakes or of questions for ways */
 };
 
 /* After this long a handshake may be dropped: without a HELLO, or stalled after it. */
@@ -46,10 +47,11 @@ static const uint64_t STALLED_NS = NS_PER_S;
 /* A handshake of the server side. */
 struct accepting {
     struct bootstrap *boot; /* NULL: none */
+    struct way_query *ways; /* asks for those to the client; NULL: nobody does */
     struct uccl_conn *conn; /* open; the application gets it at READY */
     uint64_t since_ns;
     bool unread;     /* its socket has bytes to read: look_for_unread() */
-    uint64_t source; /* the client's IPv4 address, or the first half of its IPv6 address */
+    uint64_t source; /* ways_source() */
 };
 
 enum turn { TURN_FREE, TURN_TAKEN, TURN_AWAITED }; /* AWAITED: taken, and others may wait for it */
@@ -218,31 +220,20 @@ UCCL_API uint16_t uccl_listener_port(const uccl_listener *listener)
 
 /* ---- the table of handshakes ----------------------------------------------------------------- */
 
-static uint64_t source_of(const struct bootstrap *boot)
+static void accepting_free(struct uccl_engine *engine, struct accepting *accepting)
 {
-    union nic_address address;
-    uint64_t source = 0;
-    bootstrap_peer_address(boot, &address);
-    if (address.any.sa_family == AF_INET6)
-        memcpy(&source, &address.v6.sin6_addr, sizeof source);
-    else if (address.any.sa_family == AF_INET)
-        source = address.v4.sin_addr.s_addr;
-    return source;
-}
-
-static void accepting_free(struct accepting *accepting)
-{
+    ways_leave(engine, accepting->ways);
     bootstrap_free(accepting->boot);
     if (accepting->conn)
         conn_abandon(accepting->conn);
 }
 
 /* Tells the client, if it is one, that nobody will accept it. */
-static void refuse(struct accepting *accepting)
+static void refuse(struct uccl_engine *engine, struct accepting *accepting)
 {
     if (bootstrap_greeted(accepting->boot))
         bootstrap_reject(accepting->boot, UCCL_EREFUSED);
-    accepting_free(accepting);
+    accepting_free(engine, accepting);
 }
 
 /* Takes handshake i out of the table. */
@@ -328,7 +319,7 @@ static bool make_room(struct uccl_listener *listener, uint64_t source)
     LOG_INFORM("port %u: %d handshakes are under way; one that has come no further than %s for %u ms is dropped",
                listener->port, HANDSHAKES_MAX, bootstrap_greeted(dropped.boot) ? "its HELLO" : "its TCP connection",
                (unsigned)((clock_now_ns() - dropped.since_ns) / NS_PER_MS));
-    accepting_free(&dropped);
+    accepting_free(listener->engine, &dropped);
     return true;
 }
 
@@ -359,7 +350,7 @@ static bool accept_newcomer(struct uccl_listener *listener)
     if (bootstrap_serve(fd, engine->id, listener->nonce, deadline_ns, &newcomer.boot))
         return false;
     bootstrap_add_features(newcomer.boot, kinds_taken(engine));
-    newcomer.source = source_of(newcomer.boot);
+    newcomer.source = ways_source(newcomer.boot);
     listener->newcomer = newcomer;
     return true;
 }
@@ -399,7 +390,7 @@ static void server_prove(const struct uccl_listener *listener, struct bootstrap 
 }
 
 /* Finds or makes the peer of the client's offer, with flows and a reference. UCCL_EAGAIN: forgotten meanwhile. */
-static int server_peer(const struct uccl_listener *listener, struct bootstrap *boot, struct peer **out)
+static int server_peer(const struct uccl_listener *listener, struct bootstrap *boot, uint32_t closed, struct peer **out)
 {
     struct uccl_engine *engine = listener->engine;
     const struct boot_offer *theirs = bootstrap_peer_offer(boot);
@@ -418,14 +409,14 @@ static int server_peer(const struct uccl_listener *listener, struct bootstrap *b
     int error = peer_new(&engine->peers, &of, queues, &host, out);
     if (error)
         return error;
-    error = peer_take_offer(&engine->peers, *out, theirs, bootstrap_features(boot));
+    error = peer_take_offer(&engine->peers, *out, theirs, bootstrap_features(boot), closed);
     if (error)
         peer_put(&engine->peers, *out);
     return error;
 }
 
 /* Opens flow and connection by the client's offer, and answers. Under the engine's lock. */
-static int server_answer(const struct uccl_listener *listener, struct accepting *accepting)
+static int server_answer(const struct uccl_listener *listener, struct accepting *accepting, uint32_t closed)
 {
     struct uccl_engine *engine = listener->engine;
     const struct boot_offer *theirs = bootstrap_peer_offer(accepting->boot);
@@ -433,7 +424,7 @@ static int server_answer(const struct uccl_listener *listener, struct accepting 
     struct peer *peer;
     uint32_t id;
     bootstrap_peer_address(accepting->boot, &address);
-    int error = server_peer(listener, accepting->boot, &peer);
+    int error = server_peer(listener, accepting->boot, closed, &peer);
     if (error)
         return error;
     const struct conn_wishes *wishes = &listener->wishes;
@@ -464,16 +455,18 @@ static bool accepting_step(struct uccl_listener *listener, struct accepting *acc
 {
     struct uccl_engine *engine = listener->engine;
     for (;;) {
-        uint64_t now_ns = clock_now_ns();
-        switch (bootstrap_step(accepting->boot, now_ns)) {
+        switch (bootstrap_step(accepting->boot, clock_now_ns())) {
         case BOOT_NEED_PROOFS:
             server_prove(listener, accepting->boot);
             break;
         case BOOT_HAVE_OFFER: {
-            int error = offer_reached(engine, bootstrap_peer_offer(accepting->boot), now_ns);
+            uint32_t closed;
+            int error = ways_ask(engine, accepting->boot, false, &accepting->ways, &closed);
+            if (error == UCCL_EAGAIN)
+                return false;
             if (!error) {
                 pthread_mutex_lock(&engine->lock);
-                error = server_answer(listener, accepting);
+                error = server_answer(listener, accepting, closed);
                 pthread_mutex_unlock(&engine->lock);
             }
             if (error)
@@ -504,7 +497,7 @@ static struct uccl_conn *step_all(struct uccl_listener *listener)
             continue;
         }
         struct accepting over = take_out(listener, i);
-        accepting_free(&over);
+        accepting_free(listener->engine, &over);
     }
     return conn;
 }
@@ -513,17 +506,23 @@ static void wait_for_sockets(struct uccl_listener *listener, uint64_t deadline_n
 {
     struct pollfd fds[HANDSHAKES_MAX + 1];
     unsigned count = 0;
+    bool full = listener->newcomer.boot != NULL;
     for (unsigned i = 0; i < listener->count; i++) {
         struct bootstrap *boot = listener->accepting[i].boot;
-        fds[count++] = (struct pollfd){.fd = bootstrap_fd(boot), .events = bootstrap_events(boot)};
+        bool asks = bootstrap_has_offer(boot);
+        int ways = ways_fd(listener->accepting[i].ways);
+        fds[count++] =
+            (struct pollfd){.fd = asks ? ways : bootstrap_fd(boot), .events = asks ? POLLIN : bootstrap_events(boot)};
+        full = full || (asks && ways < 0);
         if (bootstrap_deadline(boot) < deadline_ns)
             deadline_ns = bootstrap_deadline(boot);
     }
-    if (listener->fault || listener->newcomer.boot) {
+    if (listener->fault || full) {
         unsigned again_ms = listener->fault ? ACCEPT_AGAIN_MS : FULL_AGAIN_MS;
         uint64_t again_ns = clock_now_ns() + again_ms * NS_PER_MS;
         deadline_ns = again_ns < deadline_ns ? again_ns : deadline_ns;
-    } else {
+    }
+    if (!listener->fault && !listener->newcomer.boot) {
         fds[count++] = (struct pollfd){.fd = listener->fd, .events = POLLIN};
     }
     sleep_on(fds, count, clock_poll_ms(deadline_ns));
@@ -641,8 +640,8 @@ UCCL_API int uccl_listener_close(uccl_listener *listener)
     }
     pthread_mutex_unlock(&engine->lock);
     for (unsigned i = 0; i < listener->count; i++)
-        refuse(&listener->accepting[i]);
-    accepting_free(&listener->newcomer);
+        refuse(engine, &listener->accepting[i]);
+    accepting_free(engine, &listener->newcomer);
     shutdown(listener->fd, SHUT_RDWR); /* also for copies that children of fork() have */
     close(listener->fd);
     pthread_mutex_lock(&engine->lock);

@@ -44,6 +44,7 @@ struct uccl_engine {
     bool ending;                   /* uccl_close() frees all of them, and nobody else does */
     struct uccl_conn *kept;        /* closed, but a hung device keeps their requests */
     struct connecting *connecting; /* connects under way */
+    struct way_query *way_queries; /* of handshakes that need answers, and left ones (ways.h) */
     struct uccl_listener *listeners;
     struct queue mrs;              /* all registrations, */
     struct queue all_exports;      /* and exports */
@@ -142,8 +143,6 @@ uint64_t kinds_taken(const struct uccl_engine *engine);
 /* Whether both ends of a handshake take flows over both kinds of queues, at a time. */
 struct bootstrap;
 bool takes_both(const struct uccl_engine *engine, const struct bootstrap *boot);
-/* Whether all queues that a peer offers can be reached. May take seconds: not under a lock. */
-int offer_reached(struct uccl_engine *engine, const struct boot_offer *offer, uint64_t now_ns);
 /* Cancels the never-blocking connects of an engine that is being closed. */
 void connects_end(struct uccl_engine *engine);
 /* In a child of fork(): frees the connects and closes their descriptors. Under the lock. */

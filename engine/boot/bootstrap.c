@@ -687,6 +687,11 @@ short bootstrap_events(const struct bootstrap *boot)
     return boot_io_waiting(&boot->io) ? (short)(events | POLLOUT) : events;
 }
 
+bool bootstrap_has_offer(const struct bootstrap *boot)
+{
+    return boot->state == BOOT_HAVE_OFFER;
+}
+
 uint64_t bootstrap_deadline(const struct bootstrap *boot)
 {
     return boot->deadline_ns;

@@ -110,6 +110,8 @@ const struct boot_offer *bootstrap_peer_offer(const struct bootstrap *boot); /* 
 uint64_t bootstrap_features(const struct bootstrap *boot);
 /* Whether the peer has sent a whole HELLO of our version. */
 bool bootstrap_greeted(const struct bootstrap *boot);
+/* Whether the state is HAVE_OFFER. */
+bool bootstrap_has_offer(const struct bootstrap *boot);
 void bootstrap_peer_address(const struct bootstrap *boot, union nic_address *out);
 /* The peer's host, and our address on this TCP connection, from which datagrams leave. From HELLO on. */
 void bootstrap_host(const struct bootstrap *boot, struct nic_host *out);

@@ -134,8 +134,10 @@ static int add_rail(struct engine_thread *thread, struct open_call *call, const 
         return UCCL_EIO;
     }
     rail.nonce += rail.nonce == 0;
-    int error =
-        queue->datagram->peer_add(queue, &plan->host, &call->theirs->address, &rail.destination, &rail.datagram_bytes);
+    int error = UCCL_EADDR;
+    if (!plan->closed)
+        error = queue->datagram->peer_add(queue, &plan->host, &call->theirs->address, &rail.destination,
+                                          &rail.datagram_bytes);
     if ((error == UCCL_EADDR || (error == UCCL_EIO && queue->nic->pairs)) && !plan->handshake) {
         call->left_out = error;
         return UCCL_OK;
@@ -545,7 +547,8 @@ static int start_flow(struct peer_table *table, struct peer_flow *flow, struct o
     return call->error;
 }
 
-int peer_take_offer(struct peer_table *table, struct peer *peer, const struct boot_offer *offer, uint64_t features)
+int peer_take_offer(struct peer_table *table, struct peer *peer, const struct boot_offer *offer, uint64_t features,
+                    uint32_t closed)
 {
     assert(!peer->flows_open && !offer->known);
     const struct params *params = table->params;
@@ -560,6 +563,8 @@ int peer_take_offer(struct peer_table *table, struct peer *peer, const struct bo
     unsigned rail_count =
         peer->queues == PEER_BESIDE ? 1 : rails_plan(nic, &peer->host, offer, !peer->is_server, rails);
     rails_tell(nic, rails, rail_count);
+    for (unsigned i = 0; i < rail_count; i++)
+        rails[i].closed = nic->ways && closed >> rails[i].pair & 1;
     uint32_t chunk_window = smaller_u32(params->chunk_window, offer->chunk_window);
     for (unsigned i = 0; i < count; i++) {
         struct flow_setup *setup = &peer->flows[i].setup;

@@ -118,10 +118,11 @@ void peer_put(struct peer_table *table, struct peer *peer);
 void peer_fill_offer(const struct peer *peer, const struct params *params, struct boot_offer *offer);
 
 /*
- * Opens the flows by the other side's offer in that handshake and the features of both sides. On failure the caller
- * puts the peer.
+ * Opens the flows by the other side's offer in that handshake and the features of both sides. `closed`: bits of pairs
+ * of NICs that do not reach each other (nic_way_ops). On failure the caller puts the peer.
  */
-int peer_take_offer(struct peer_table *table, struct peer *peer, const struct boot_offer *offer, uint64_t features);
+int peer_take_offer(struct peer_table *table, struct peer *peer, const struct boot_offer *offer, uint64_t features,
+                    uint32_t closed);
 
 /* The key by which the two ends prove that they know the flows. */
 struct boot_key peer_key(const struct peer *peer);

@@ -13,6 +13,7 @@ struct rail_plan {
     struct nic_host host;
     uint32_t peer_mtu; /* of the peer's NIC: bytes of an IP packet; 0: unknown */
     bool handshake;    /* the handshake's route: without it there is no flow */
+    bool closed;       /* the network nearby knows no way there */
     uint8_t pair;      /* if queue addresses name the NICs: its number among the pairs, the same at both ends */
 };
 

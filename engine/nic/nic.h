@@ -7,6 +7,7 @@
  *     nic_datagram_ops  peers, sending and receiving datagrams                  every backend so far
  *     nic_end_ops       several NICs in one engine                              where the backend finds several
  *     nic_channel_ops   paths that are connections                              only backends that connect them
+ *     nic_way_ops       asking the network nearby for peers                      where peer_add() would wait for it
  *     nic_memory_ops    registration of memory that the NIC reaches by itself   only NICs that place payload
  *     nic_data_qp_ops   queue pairs over which the NIC places payload           only NICs that place payload
  *
@@ -237,13 +238,6 @@ struct nic_device_ops {
     /* As netdev_addresses(): those by which peers may reach a listener on all devices. */
     int (*addresses)(const struct nic *nic, union nic_address *out, int max);
     /*
-     * Whether there is a way to a queue of a peer, as far as the network nearby says. The answer may take seconds, so
-     * ask before peer_add(), which then knows it. What was found closed at or after `since_ns` is not asked again.
-     * Any thread. UCCL_EADDR, UCCL_ENOMEM (logged). peer_add() finds whatever else is wrong with the address.
-     */
-    int (*reach)(struct nic *nic, const struct nic_queue_address *address, uint64_t since_ns);
-
-    /*
      * One queue per engine thread, and beside it one of the backend `nic->beside`, whose queues may be opened with any
      * `nic`.
      */
@@ -274,11 +268,24 @@ struct nic_pair {
 typedef unsigned (*nic_pairs_fn)(const struct nic *nic, const struct nic_queue_address *theirs, bool client,
                                  struct nic_pair *out, unsigned max);
 
+/* What the network nearby says about the ways to a peer. peer_add() would wait for that: ask before. Any thread. */
+struct nic_way_ops {
+    /*
+     * Which of pairs() lead nowhere: bits in `*closed`. Each may take seconds; `*stop` ends it after the present one.
+     * UCCL_EADDR: all of them, UCCL_ENOMEM (logged). peer_add() finds whatever else is wrong with the address.
+     */
+    int (*ask)(struct nic *nic, const struct nic_queue_address *theirs, bool client, const _Atomic bool *stop,
+               uint32_t *closed);
+    /* Whether two queues of a peer, as it says, have the same ports: then one answer holds for both. */
+    bool (*same)(const struct nic_queue_address *a, const struct nic_queue_address *b);
+};
+
 /* The base of every backend's device. */
 struct nic {
     const struct nic_device_ops *ops;
     const struct nic_end_ops *ends;      /* NULL: the engine uses one NIC */
     nic_pairs_fn pairs;                  /* NULL: queue addresses name no NICs; boot/rails.h pairs them */
+    const struct nic_way_ops *ways;      /* NULL: peer_add() waits for nothing */
     const struct nic_memory_ops *memory; /* NULL: this NIC places nothing, so it registers nothing */
     const struct nic_device_ops *beside; /* reaches peers whom datagrams do not reach; has channels. NULL: none does */
     struct nic_caps caps;

@@ -104,12 +104,7 @@ static int thread_build(struct engine_thread *thread, const struct thread_setup 
     return thread->stage ? UCCL_OK : UCCL_ENOMEM;
 }
 
-/*
- * Starts a thread that takes no signal of the process. An application that blocks a signal in its own threads and
- * reads it from a signalfd relies on all other threads blocking it, too. Faults stay open: the kernel delivers them
- * to the thread that causes them, and the application may handle faults in its own memory.
- */
-static int create_deaf(pthread_t *out, void *(*run)(void *), void *argument)
+int thread_create_deaf(pthread_t *out, void *(*run)(void *), void *argument)
 {
     static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
     sigset_t blocked, before;
@@ -149,7 +144,7 @@ int thread_start(struct engine_thread *thread, const struct thread_setup *setup)
     thread->context = setup->context;
     int error = thread_build(thread, setup);
     if (!error) {
-        int failed = create_deaf(&thread->pthread, thread_main, thread);
+        int failed = thread_create_deaf(&thread->pthread, thread_main, thread);
         thread->started = failed == 0;
         if (failed) {
             LOG_ERR("cannot start engine thread %u: %s%s", setup->index, strerror(failed),

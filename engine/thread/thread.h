@@ -23,6 +23,12 @@ struct thread_setup {
     void *context;
 };
 
+/*
+ * Starts a thread that takes no signal of the process; as pthread_create(). An application that blocks a signal in its
+ * own threads and reads it from a signalfd relies on all other threads blocking it, too. Faults stay open: the kernel
+ * delivers them to the thread that causes them, and the application may handle faults in its own memory.
+ */
+int thread_create_deaf(pthread_t *out, void *(*run)(void *), void *argument);
 /* Starts the thread; `thread` is zeroed memory. After a failure there is nothing to undo. */
 int thread_start(struct engine_thread *thread, const struct thread_setup *setup);
 /*

@@ -158,8 +158,8 @@ int uccl_open(const uccl_config *config, uccl_engine **out);
  * Closes every listener and connection of the engine, completes its requests with UCCL_ECANCELED, cancels its
  * never-blocking connects, joins its threads and frees all. Every handle that came from the engine is invalid
  * afterwards, requests included. Blocks for at most the linger time (UCCL_LINGER_MS) and a fifth of a second, or
- * some seconds more where a GPU does not complete its copies. Threads inside uccl_wait() leave it first, with
- * UCCL_ECANCELED where such a GPU keeps the request; no other call may be in progress.
+ * some seconds more where a GPU does not complete its copies, or while verbs look for a peer's port. Threads inside
+ * uccl_wait() leave it first, with UCCL_ECANCELED where such a GPU keeps the request; no other call may be in progress.
  */
 int uccl_close(uccl_engine *engine);
 

@@ -478,7 +478,6 @@ const struct nic_device_ops tcp_device_ops = {
     .device_count = nic_sim_device_count,
     .device = nic_sim_device,
     .addresses = nic_sim_addresses,
-    .reach = nic_sim_reach,
     .queue_open = pipe_queue_open,
 };
 

@@ -90,7 +90,6 @@ void nic_sim_close(struct nic *nic);
 int nic_sim_device_count(const struct nic *nic);
 int nic_sim_device(const struct nic *nic, int index, struct uccl_device *out, union nic_address *address);
 int nic_sim_addresses(const struct nic *nic, union nic_address *out, int max);
-int nic_sim_reach(struct nic *nic, const struct nic_queue_address *address, uint64_t since_ns);
 
 /* ---- nic_pipes.c ---- */
 /* The process on the node was killed: what it has sent arrives. */

@@ -169,13 +169,6 @@ int nic_sim_addresses(const struct nic *nic, union nic_address *out, int max)
     return max > 0 && nic_sim_device(nic, 0, &device, out) == UCCL_OK ? 1 : 0;
 }
 
-/* The network nearby knows a way to everybody. */
-int nic_sim_reach(struct nic *nic, const struct nic_queue_address *address, uint64_t since_ns)
-{
-    (void)nic, (void)address, (void)since_ns;
-    return UCCL_OK;
-}
-
 static int sim_queue_open(struct nic *base, const struct nic_queue_setup *setup, struct nic_queue **out)
 {
     struct sim_nic *nic = sim_nic_of(base);
@@ -726,7 +719,6 @@ const struct nic_device_ops udp_device_ops = {
     .device_count = nic_sim_device_count,
     .device = nic_sim_device,
     .addresses = nic_sim_addresses,
-    .reach = nic_sim_reach,
     .queue_open = sim_queue_open,
 };
 

@@ -54,7 +54,6 @@ static struct {
     _Atomic unsigned lose_one_in;               /* writes; 0: none is lost */
     _Atomic unsigned break_writes, break_reads; /* so many more fail with their queue pair */
     unsigned count;                             /* of writes */
-    unsigned handles_by_threads;                /* asked for by others than the application: by engine threads */
     struct rdma_mr mrs[RDMA_MRS];
     _Atomic unsigned mrs_alive, mrs_made, reads, writes; /* reads to flush, and writes, of device memory */
     struct rdma_posted posted[RDMA_POSTED];
@@ -324,7 +323,6 @@ static int rdma_destroy_qp(struct ibv_qp *qp)
 static struct ibv_ah *rdma_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
 {
     RDMA_LOCKED;
-    rdma.handles_by_threads += !pthread_equal(fake.forbidden, pthread_self());
     return fake_create_ah(pd, attr);
 }
 

@@ -468,41 +468,44 @@ Test(verbs_several, sleeps_once_for_all_ports, .init = set_up_ends, .fini = clos
     sleep_in(of[0], UINT64_MAX);
 }
 
-/* Nobody but the application waits for a peer's dead port; one that works will do. */
-Test(verbs_several, way_that_is_closed, .init = set_up_ends, .fini = close_ends)
+/* What the network nearby says: bits of pairs. One that works will do. */
+Test(verbs_several, ways_that_are_closed, .init = set_up_ends, .fini = close_ends)
 {
     struct nic_queue_address address;
-    uint32_t destination, bytes;
+    const struct nic_way_ops *ways = ends[0]->ways;
+    _Atomic bool stop = false;
+    uint32_t closed;
     of[1]->ops->address(of[1], &address);
-    cr_assert_eq(verbs_device_ops.reach(ends[0], &address, clock_now_ns()), 0);
+    cr_assert_eq(ways->ask(ends[0], &address, true, &stop, &closed), 0);
+    cr_assert_eq(closed, 0);
     fake.handle_errno = ETIMEDOUT;
-    cr_assert_eq(verbs_device_ops.reach(ends[0], &address, clock_now_ns()), UCCL_EADDR);
+    cr_assert_eq(ways->ask(ends[0], &address, true, &stop, &closed), UCCL_EADDR);
+    cr_assert_eq(closed, 3);
+    cr_assert_eq(fake.handles_refused, 2);
+    for (unsigned device = 0; device < 2; device++) {
+        fake.handle_device = device + 1; /* for this port alone */
+        cr_assert_eq(ways->ask(ends[0], &address, device, &stop, &closed), 0);
+        cr_assert_eq(closed, 1u << device);
+    }
+    stop = true;
+    fake.handles_refused = 0;
+    ways->ask(ends[0], &address, true, &stop, &closed);
+    cr_assert_eq(fake.handles_refused, 0);
     fake.handle_errno = 0;
-    fake.handle_device = 1;
-    host.nic = 1;
-    host.peer_nic = 0;
-    cr_assert_eq(of[0]->datagram->peer_add(of[0], &host, &address, &destination, &bytes), UCCL_EADDR);
-    fake.handle_errno = ETIMEDOUT; /* for this port alone */
-    cr_assert_eq(verbs_device_ops.reach(ends[0], &address, clock_now_ns()), 0);
-    cr_assert_eq(of[0]->datagram->peer_add(of[0], &host, &address, &destination, &bytes), UCCL_EADDR);
-    fake.handle_errno = 0;
-    cr_assert_eq(verbs_device_ops.reach(ends[0], &address, clock_now_ns()), 0);
-    cr_assert_eq(of[0]->datagram->peer_add(of[0], &host, &address, &destination, &bytes), 0);
 }
 
-/* The kernel waits a second or more for a dead port: all threads of a peer have it, and only the first of them asks. */
-Test(verbs_several, a_handshake_asks_once_for_a_dead_port, .init = set_up_ends, .fini = close_ends)
+/* All queues of an engine have the same ports: whoever says otherwise could let us ask for any number of them. */
+Test(verbs_several, queues_of_the_same_ports, .init = set_up_ends, .fini = close_ends)
 {
-    enum { FLOWS = 8 };
-    struct nic_queue_address address;
+    struct nic_queue_address address, other;
+    const struct nic_way_ops *ways = ends[0]->ways;
     of[1]->ops->address(of[1], &address);
-    fake.handle_device = 1;
-    fake.handle_errno = ETIMEDOUT;
-    for (unsigned handshake = 1; handshake <= 2; handshake++) {
-        uint64_t begin_ns = clock_now_ns();
-        for (unsigned flow = 0; flow < FLOWS; flow++)
-            cr_assert_eq(verbs_device_ops.reach(ends[0], &address, begin_ns), 0, "the other one works");
-        cr_assert_eq(fake.handles_refused, handshake);
-    }
-    fake.handle_errno = 0;
+    other = address;
+    other.bytes[VERBS_ADDRESS_BYTES + 8]++; /* another queue pair */
+    cr_assert(ways->same(&address, &other));
+    other.bytes[2 * VERBS_ADDRESS_BYTES - 1]++;
+    cr_assert(!ways->same(&address, &other));
+    other = address;
+    other.length -= VERBS_ADDRESS_BYTES;
+    cr_assert(!ways->same(&address, &other));
 }

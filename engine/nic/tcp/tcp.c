@@ -74,12 +74,6 @@ static int tcp_addresses(const struct nic *nic, union nic_address *out, int max)
     return udp_device_ops.addresses(nic, out, max);
 }
 
-static int tcp_reach(struct nic *nic, const struct nic_queue_address *address, uint64_t since_ns)
-{
-    (void)nic, (void)address, (void)since_ns;
-    return UCCL_OK;
-}
-
 /* Logs that memory ran out and returns UCCL_ENOMEM. */
 static int no_memory(const struct tcp_queue *queue)
 {
@@ -400,7 +394,6 @@ const struct nic_device_ops tcp_device_ops = {
     .device_count = tcp_device_count,
     .device = tcp_device,
     .addresses = tcp_addresses,
-    .reach = tcp_reach,
     .queue_open = tcp_queue_open,
 };
 

@@ -109,13 +109,6 @@ static int udp_addresses(const struct nic *nic, union nic_address *out, int max)
     return netdev_addresses(udp_nic_of(nic)->params.socket_ifname, out, max);
 }
 
-/* The kernel resolves link addresses while it sends: nobody waits for one. */
-static int udp_reach(struct nic *nic, const struct nic_queue_address *address, uint64_t since_ns)
-{
-    (void)nic, (void)address, (void)since_ns;
-    return UCCL_OK;
-}
-
 /* ---- sockets --------------------------------------------------------------------------------- */
 
 /* Sets an option that a socket can do without: a kernel that lacks it costs speed or a signal. */
@@ -635,7 +628,6 @@ const struct nic_device_ops udp_device_ops = {
     .device_count = udp_device_count,
     .device = udp_device,
     .addresses = udp_addresses,
-    .reach = udp_reach,
     .queue_open = udp_queue_open,
 };
 

@@ -11,7 +11,6 @@
  */
 #include "nic/verbs/data_qp.h"
 
-#include "base/clock.h"
 #include "base/log.h"
 #include "core/wire.h"
 #include "nic/datagram.h"
@@ -78,53 +77,19 @@ static int make_handles(struct verbs_queue *queue, struct verbs_peer *peer)
     return 0;
 }
 
-/* What reach() has found out. A handful of addresses: an engine thread is not to wait for a peer's dead port. */
-static void note_way(struct verbs_nic *nic, const struct verbs_address *address, bool closed)
-{
-    pthread_mutex_lock(&nic->closed_lock);
-    unsigned at = 0;
-    while (at < VERBS_CLOSED_WAYS && memcmp(nic->closed[at], address->gid, sizeof address->gid) != 0)
-        at++;
-    if (at == VERBS_CLOSED_WAYS && closed)
-        at = nic->closed_next++ % VERBS_CLOSED_WAYS;
-    if (closed) {
-        memcpy(nic->closed[at], address->gid, sizeof address->gid);
-        nic->closed_ns[at] = clock_now_ns();
-    } else if (at < VERBS_CLOSED_WAYS) {
-        memset(nic->closed[at], 0, sizeof nic->closed[at]);
-    }
-    pthread_mutex_unlock(&nic->closed_lock);
-}
-
-/* Whether it was found closed at or after `since_ns`. */
-static bool way_is_closed(struct verbs_nic *nic, const struct verbs_address *address, uint64_t since_ns)
-{
-    bool is = false;
-    if (!address->ethernet)
-        return false;
-    pthread_mutex_lock(&nic->closed_lock);
-    for (unsigned i = 0; i < VERBS_CLOSED_WAYS && !is; i++)
-        is = nic->closed_ns[i] >= since_ns && memcmp(nic->closed[i], address->gid, sizeof address->gid) == 0;
-    pthread_mutex_unlock(&nic->closed_lock);
-    return is;
-}
-
 /*
  * Making a handle to a RoCE address waits for its link address: seconds, where nobody answers. This handle is destroyed
- * again, but the link address stays known for a while. All threads of a peer have the same dead port: one of them asks.
+ * again, but the link address stays known for a while.
  */
-static int reach(struct verbs_nic *nic, const struct verbs_address *address, uint64_t since_ns)
+static int reach(struct verbs_nic *nic, const struct verbs_address *address)
 {
     char text[VERBS_GID_TEXT];
     if (!address->ethernet || !nic->port->ethernet || verbs_is_gone(nic))
         return UCCL_OK;
-    if (way_is_closed(nic, address, since_ns))
-        return UCCL_EADDR;
     struct ibv_ah_attr attr = verbs_route_to(nic, address, 0, 0);
     struct ibv_ah *handle = nic->lib->create_ah(nic->pd, &attr);
-    int error = handle ? 0 : errno;
-    note_way(nic, address, error != 0);
     if (!handle) {
+        int error = errno;
         LOG(nic->backend->nic_count == 1 ? UCCL_LOG_ERROR : UCCL_LOG_WARN,
             "verbs device %s: cannot reach GID %s, which a peer gave as its own: %s", nic->port->device,
             verbs_gid_text(address->gid, text), strerror(error));
@@ -134,21 +99,39 @@ static int reach(struct verbs_nic *nic, const struct verbs_address *address, uin
     return UCCL_OK;
 }
 
-/* Every pair is tried, so that peer_add() waits for none; one that works will do. */
-int verbs_reach(struct nic *base, const struct nic_queue_address *bytes, uint64_t since_ns)
+/* One that works will do. */
+static int verbs_ask(struct nic *base, const struct nic_queue_address *theirs, bool client, const _Atomic bool *stop,
+                     uint32_t *closed)
 {
-    struct nic_pair pairs[CORE_RAILS_MAX];
-    unsigned count = verbs_pairs(base, bytes, true, pairs, CORE_RAILS_MAX), reached = 0;
+    struct nic_pair pairs[CORE_PAIRS_MAX];
+    unsigned count = verbs_pairs(base, theirs, client, pairs, CORE_PAIRS_MAX), open = 0;
     int error = UCCL_OK;
-    for (unsigned i = 0; i < count && error != UCCL_ENOMEM; i++) {
+    *closed = 0;
+    for (unsigned i = 0; i < count && error != UCCL_ENOMEM && !atomic_load(stop); i++) {
         struct verbs_address address;
-        verbs_address_decode(bytes, pairs[i].theirs, &address);
-        int failed = reach(&verbs_backend_of(base)->nics[pairs[i].ours], &address, since_ns);
-        reached += !failed;
+        verbs_address_decode(theirs, pairs[i].theirs, &address);
+        int failed = reach(&verbs_backend_of(base)->nics[pairs[i].ours], &address);
+        *closed |= (uint32_t)(failed != 0) << i;
+        open += !failed;
         error = failed ? failed : error;
     }
-    return reached && error != UCCL_ENOMEM ? UCCL_OK : error;
+    return open && error != UCCL_ENOMEM ? UCCL_OK : error;
 }
+
+/* Queues of one engine differ by their queue pairs. */
+static bool verbs_same(const struct nic_queue_address *a, const struct nic_queue_address *b)
+{
+    unsigned count = verbs_address_count(a);
+    bool same = a->length == b->length;
+    for (unsigned i = 0; i < count && same; i++) {
+        struct verbs_address one, other;
+        same = verbs_address_decode(a, i, &one) || verbs_address_decode(b, i, &other) ||
+               (one.ethernet == other.ethernet && memcmp(one.gid, other.gid, sizeof one.gid) == 0);
+    }
+    return same;
+}
+
+const struct nic_way_ops verbs_way_ops = {.ask = verbs_ask, .same = verbs_same};
 
 /* Destroys handles of removed peers once no send under way can use them. */
 static void free_retired(struct verbs_queue *queue)
@@ -208,8 +191,6 @@ int verbs_peer_add(struct nic_queue *base, const struct nic_host *host, const st
         LOG_ERR("verbs cannot reach a queue of peer %s: %s", netdev_address_text(&host->address, text), fault);
         return UCCL_EPROTO;
     }
-    if (way_is_closed(queue->nic, &address, 0))
-        return UCCL_EADDR; /* verbs_reach() has logged it */
     struct verbs_peer peer = {
         .address = address, .nic = host->peer_nic, .nics = verbs_address_count(bytes), .used = true};
     peer.traffic_class = host->traffic_class;

@@ -142,7 +142,6 @@ static int open_port(struct verbs_backend *backend, struct verbs_port *port)
     nic->lib = backend->lib;
     nic->params = &backend->params;
     nic->port = port;
-    pthread_mutex_init(&nic->closed_lock, NULL);
     backend->nic_count++; /* verbs_close() closes what is open */
     verbs_port_judge(port, nic->params, &choice);
     if (choice.gid) {
@@ -174,7 +173,6 @@ static void close_port(struct verbs_nic *nic)
         nic->lib->dealloc_pd(nic->pd);
     if (nic->context)
         nic->lib->close_device(nic->context);
-    pthread_mutex_destroy(&nic->closed_lock);
 }
 
 static void verbs_close(struct nic *base)
@@ -236,6 +234,7 @@ int verbs_open_with(const struct verbs_lib *lib, const struct params *params, st
     backend->base = (struct nic){.ops = &verbs_device_ops,
                                  .ends = backend->nic_count > 1 ? &verbs_end_ops : NULL,
                                  .pairs = verbs_pairs,
+                                 .ways = &verbs_way_ops,
                                  .memory = mode == VERBS_UD ? NULL : &verbs_memory_ops,
                                  .caps = {.reliable = mode == VERBS_RC,
                                           .in_order = params->in_order,
@@ -698,7 +697,6 @@ const struct nic_device_ops verbs_device_ops = {
     .device_count = verbs_device_count,
     .device = verbs_device,
     .addresses = verbs_addresses,
-    .reach = verbs_reach,
     .queue_open = verbs_thread_queue_open,
 };
 

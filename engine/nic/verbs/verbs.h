@@ -44,7 +44,6 @@ enum {
     VERBS_READY = 32,        /* received datagrams taken from the completion queue at a time */
     VERBS_UD_PATHS_MAX = 16, /* flow labels per peer */
     VERBS_LOOK_AROUND = 64,  /* rounds between two looks at the clock */
-    VERBS_CLOSED_WAYS = 16,
 };
 
 /* A completion queue, which is read another way if it stamps completions. */
@@ -71,16 +70,12 @@ struct verbs_nic {
     unsigned index; /* among those in use */
     struct ibv_context *context;
     struct ibv_pd *pd;
-    struct verbs_gid gid;                  /* of the port; empty on InfiniBand without one */
-    bool ipv4;                             /* the GID stands for an IPv4 address, and so do GIDs of peers */
-    uint8_t mode;                          /* enum verbs_mode */
-    uint8_t prefix_bits;                   /* of the GID: those that begin so are in its subnet */
-    uint32_t datagram_bytes;               /* the port's MTU when the backend was opened: receive slots hold no more */
-    _Atomic bool gone;                     /* the device was removed */
-    pthread_mutex_t closed_lock;           /* of what follows */
-    uint8_t closed[VERBS_CLOSED_WAYS][16]; /* GIDs that could not be reached, of several ports; zeros: none */
-    uint64_t closed_ns[VERBS_CLOSED_WAYS]; /* when that was found out last */
-    unsigned closed_next;
+    struct verbs_gid gid;         /* of the port; empty on InfiniBand without one */
+    bool ipv4;                    /* the GID stands for an IPv4 address, and so do GIDs of peers */
+    uint8_t mode;                 /* enum verbs_mode */
+    uint8_t prefix_bits;          /* of the GID: those that begin so are in its subnet */
+    uint32_t datagram_bytes;      /* the port's MTU when the backend was opened: receive slots hold no more */
+    _Atomic bool gone;            /* the device was removed */
     _Atomic uint16_t lid;         /* InfiniBand: the port's, as some queue has seen it last; guards nothing else */
     _Atomic uint32_t port_events; /* counts events of the port; queues compare */
     _Atomic uint32_t qp_events;   /* counts events by which data QPs may have failed */
@@ -255,7 +250,7 @@ void verbs_release(struct nic_queue *base, const struct nic_rx *rx);
 void verbs_drop_ready(struct verbs_queue *queue, const struct flow *flow);
 
 /* verbs/ud.c */
-int verbs_reach(struct nic *base, const struct nic_queue_address *address, uint64_t since_ns);
+extern const struct nic_way_ops verbs_way_ops;
 int verbs_peer_add(struct nic_queue *base, const struct nic_host *host, const struct nic_queue_address *address,
                    uint32_t *destination, uint32_t *datagram_bytes);
 void verbs_peer_remove(struct nic_queue *base, uint32_t destination);
