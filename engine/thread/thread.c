@@ -13,9 +13,11 @@
 #include <errno.h>
 #include <limits.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 
 void thread_free(struct engine_thread *thread)
 {
@@ -120,6 +122,9 @@ int thread_create_deaf(pthread_t *out, void *(*run)(void *), void *argument)
 static void *thread_main(void *argument)
 {
     struct engine_thread *thread = argument;
+    char name[16]; /* as long as Linux takes */
+    snprintf(name, sizeof name, "uccl-engine-%u", thread->index);
+    prctl(PR_SET_NAME, name);
     if (thread->params->pin || thread->params->cpus[0])
         thread->pin_claim = pin_thread(thread->params->cpus, thread->numa_node, thread->index);
     lend_serve(thread);
