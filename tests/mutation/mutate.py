@@ -127,7 +127,25 @@ def read_notes(path):
 
 
 def git(*words):
-    return subprocess.run(("git", "-C", SOURCE) + words, text=True, stdout=subprocess.PIPE, check=True).stdout
+    """Its output; None in an unpacked release, without git, and where git refuses the checkout of another user."""
+    try:
+        done = subprocess.run(("git", "-C", SOURCE) + words, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    except OSError:
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+def source_files():
+    """All that belongs to the source; without git all but what builds have made (.gitignore)."""
+    listed = git("ls-files", "-z", "-co", "--exclude-standard")
+    if listed is not None:
+        return [f for f in listed.split("\0") if f and os.path.isfile(os.path.join(SOURCE, f))]
+    files = []
+    for folder, below, names in os.walk(SOURCE):
+        below[:] = [name for name in below
+                    if name != "__pycache__" and not (folder == SOURCE and name.startswith("build"))]
+        files += [os.path.relpath(os.path.join(folder, name), SOURCE) for name in names]
+    return files
 
 
 # ---- whether mutants apply and compile -------------------------------------------------------
@@ -250,8 +268,7 @@ class Worker:
 
     def copy_source(self):
         """What has the same content keeps its time, so that it is not compiled again."""
-        files = [f for f in git("ls-files", "-z", "-co", "--exclude-standard").split("\0") if f]
-        files = [f for f in files if os.path.isfile(os.path.join(SOURCE, f))]
+        files = source_files()
         for name in files:
             source, copy = os.path.join(SOURCE, name), os.path.join(self.source, name)
             os.makedirs(os.path.dirname(copy), exist_ok=True)
@@ -417,7 +434,10 @@ def main():
         sys.exit(f"no such mutant: {' '.join(sorted(unknown))}")
     mutants = [m for m in mutants if not arguments.names or m.name in arguments.names]
     if arguments.changed:
-        changed = set(git("diff", "--name-only", arguments.changed).split())
+        changed = git("diff", "--name-only", arguments.changed)
+        if changed is None:
+            sys.exit(f"--changed {arguments.changed}: git does not know this commit here")
+        changed = set(changed.split())
         mutants = [m for m in mutants if m.file in changed]
     noted = read_notes(arguments.notes)
     mutants = [m for m in mutants if m.name not in noted]
@@ -426,7 +446,7 @@ def main():
             print(f"{mutant.name:44} {mutant.why}")
         return
     passed = failed = 0
-    commit = git("rev-parse", "--short", "HEAD").strip()
+    commit = (git("rev-parse", "HEAD") or "unknown").strip()
     deadline = time.monotonic() + arguments.minutes * 60 if arguments.minutes else None
 
     def tell(good, name, seconds, told):
@@ -435,7 +455,7 @@ def main():
         passed, failed = passed + good, failed + (not good)
         if arguments.notes:
             with open(arguments.notes, "a") as f:
-                print(name, "caught" if good else "missed", commit, f"{seconds:.1f}", told.split("\n")[0], sep="\t", file=f)
+                print(name, "caught" if good else "missed", commit[:8], f"{seconds:.1f}", told.split("\n")[0], sep="\t", file=f)
 
     if arguments.check:
         worker = None
@@ -459,7 +479,7 @@ def main():
     elif mutants:
         mutants.sort(key=lambda mutant: (mutant.file, mutant.catchers))
         if deadline:
-            random.Random(git("rev-parse", "HEAD")).shuffle(mutants)
+            random.Random(commit).shuffle(mutants)
         lock, workers = only_run(), queue.Queue()
         for number in range(max(1, min(arguments.jobs, len(mutants)))):
             workers.put(Worker(number))
