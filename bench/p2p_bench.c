@@ -283,7 +283,7 @@ static void begin_phase(struct side *side, const struct phase *phase)
     }
     memcpy(fields, phase, sizeof(fields));
     tool_tell(side->conns[CONTROL], TOOL_PHASE, fields, PHASE_FIELDS, "starting a phase");
-    tool_expect(side->conns[CONTROL], TOOL_READY, -1, "starting a phase", &ready);
+    tool_expect(side->conns[CONTROL], TOOL_READY, "starting a phase", &ready);
 }
 
 static struct stream make_stream(struct side *side, const struct phase *phase, bool sends)
@@ -585,7 +585,7 @@ static struct both command_phase(struct side *side, struct phase phase, uint64_t
     struct both both;
     phase.number = ++side->phases;
     both.client = run_phase(side, &phase);
-    tool_expect(side->conns[CONTROL], TOOL_RESULT, -1, "waiting for the server's result", &message);
+    tool_expect(side->conns[CONTROL], TOOL_RESULT, "waiting for the server's result", &message);
     memcpy(&both.server, message.field, sizeof(both.server));
     if (both.server.wrong != 0)
         tool_print_mismatch("seen by the server", &both.server.first_wrong);

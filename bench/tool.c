@@ -525,11 +525,11 @@ static const char *refusal_text(uint64_t refusal)
     }
 }
 
-void tool_expect(uccl_conn *conn, uint32_t kind, int timeout_ms, const char *doing, struct tool_message *out)
+void tool_expect(uccl_conn *conn, uint32_t kind, const char *doing, struct tool_message *out)
 {
     struct tool_mail mail;
     tool_mail_post(conn, &mail);
-    tool_expect_mail(&mail, kind, timeout_ms, doing, out);
+    tool_expect_mail(&mail, kind, -1, doing, out);
 }
 
 void tool_expect_mail(struct tool_mail *mail, uint32_t kind, int timeout_ms, const char *doing,

@@ -162,8 +162,9 @@ void tool_mail_post(uccl_conn *conn, struct tool_mail *mail);
  * the positive enum tool_refusal that a message of another tool or version deserves.
  */
 int tool_mail_wait(struct tool_mail *mail, int timeout_ms, struct tool_message *out);
-/* Both calls, for a message that must be of `kind`; anything else ends the process ("while ..."). */
-void tool_expect(uccl_conn *conn, uint32_t kind, int timeout_ms, const char *doing, struct tool_message *out);
+/* Both calls, for as long as the peer lives and a message that must be of `kind`; anything else ends the process
+ * ("while ..."). */
+void tool_expect(uccl_conn *conn, uint32_t kind, const char *doing, struct tool_message *out);
 /* The same for a message that is posted already. */
 void tool_expect_mail(struct tool_mail *mail, uint32_t kind, int timeout_ms, const char *doing,
                       struct tool_message *out);

@@ -585,7 +585,7 @@ static void exchange_results(const struct run *run, const uint64_t *own, struct 
         tool_expect_mail(&mail, TOOL_RESULT, -1, doing, other);
         return;
     }
-    tool_expect(run->conns[0], TOOL_RESULT, -1, doing, other);
+    tool_expect(run->conns[0], TOOL_RESULT, doing, other);
     int rc = tool_message_send(run->conns[0], TOOL_RESULT, own, RESULTS);
     if (rc != 0 && rc != UCCL_ECLOSED)
         tool_fail_uccl(rc, "while %s", doing);

@@ -22,13 +22,12 @@ static unsigned least(unsigned a, unsigned b)
     return a < b ? a : b;
 }
 
-/* Whether a list "cpu,cpuacct" has `word`. */
-static bool lists(const char *list, const char *word)
+/* Whether a list "cpu,cpuacct" has "cpu". */
+static bool lists_cpu(const char *list)
 {
-    size_t length = strlen(word);
     for (; list; list = strchr(list, ',')) {
         list += *list == ',';
-        if (strncmp(list, word, length) == 0 && (list[length] == ',' || list[length] == '\0'))
+        if (strncmp(list, "cpu", 3) == 0 && (list[3] == ',' || list[3] == '\0'))
             return true;
     }
     return false;
@@ -106,7 +105,7 @@ static void read_groups(const char *proc, struct groups *out)
         group[strcspn(group, "\n")] = '\0';
         if (!out->unified && strcmp(line, "0:") == 0)
             out->unified = strdup(group);
-        else if (!out->cpu && lists(list + 1, "cpu"))
+        else if (!out->cpu && lists_cpu(list + 1))
             out->cpu = strdup(group);
     }
     free(line);
@@ -166,7 +165,7 @@ static unsigned quota_at(char *line, const struct groups *groups)
     unescape(mounted.at);
     if (groups->unified && strcmp(mounted.type, "cgroup2") == 0)
         return least_quota(mounted.at, mounted.root, groups->unified);
-    if (groups->cpu && strcmp(mounted.type, "cgroup") == 0 && lists(mounted.options, "cpu"))
+    if (groups->cpu && strcmp(mounted.type, "cgroup") == 0 && lists_cpu(mounted.options))
         return least_quota(mounted.at, mounted.root, groups->cpu);
     return UINT_MAX;
 }

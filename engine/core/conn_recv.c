@@ -83,29 +83,25 @@ void conn_withdraw(struct conn *conn, struct recv_slot *slot, int32_t status)
 }
 
 /* Copies from the ring to a message, or from a datagram to the ring: twice where the ring wraps. */
-static void copy_ring(struct conn *conn, uint64_t ring_at, struct core_msg *msg, uint64_t offset,
-                      const uint8_t *payload, uint64_t length)
+static void copy_ring(struct conn *conn, uint64_t ring_at, struct core_msg *msg, const uint8_t *payload,
+                      uint64_t length)
 {
     struct core *core = conn->flow->core;
-    while (length) {
-        uint64_t at = ring_at % conn->ring_bytes;
-        uint64_t piece = conn->ring_bytes - at < length ? conn->ring_bytes - at : length;
+    for (uint64_t offset = 0, piece; offset < length; offset += piece) {
+        uint64_t at = (ring_at + offset) % conn->ring_bytes;
+        piece = conn->ring_bytes - at < length - offset ? conn->ring_bytes - at : length - offset;
         if (msg)
             core_copy_push(
                 core, (struct core_copy){.from = conn->ring + at, .msg = msg, .offset_bytes = offset, .length = piece});
         else
-            core_copy_push(core, (struct core_copy){.from = payload, .to = conn->ring + at, .length = piece});
-        ring_at += piece;
-        offset += piece;
-        payload = payload ? payload + piece : NULL;
-        length -= piece;
+            core_copy_push(core, (struct core_copy){.from = payload + offset, .to = conn->ring + at, .length = piece});
     }
 }
 
 /* A whole message in the ring meets its receive. */
 static void deliver_from_ring(struct conn *conn, struct recv_slot *slot)
 {
-    copy_ring(conn, slot->ring_at, slot->msg, 0, NULL, slot->total_bytes);
+    copy_ring(conn, slot->ring_at, slot->msg, NULL, slot->total_bytes);
     deliver(conn, slot);
 }
 
@@ -359,7 +355,7 @@ bool conn_on_eager(struct conn *conn, const struct wire_eager *eager)
         return false;
     slot->arrived_bytes += eager->length;
     if (slot->flags & RECV_IN_RING) {
-        copy_ring(conn, slot->ring_at + eager->offset, NULL, 0, eager->payload, eager->length);
+        copy_ring(conn, slot->ring_at + eager->offset, NULL, eager->payload, eager->length);
         if (slot->arrived_bytes == slot->total_bytes && slot->msg)
             deliver_from_ring(conn, slot);
         return true;

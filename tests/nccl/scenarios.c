@@ -212,11 +212,12 @@ static void rank_reload(const struct options *options, unsigned rank)
 
 /* ---- forks and stops in the middle ----------------------------------------------------------- */
 
-static void wait_for_messages(struct comm *comm, unsigned count)
+static void wait_for_messages(struct comm *comm)
 {
+    enum { COUNT = 20 };
     double start = now_s();
-    while (atomic_load(&comm->board->progress[comm->rank]) < count) {
-        CHECK(now_s() - start < PATIENCE_S, "no %u messages", count);
+    while (atomic_load(&comm->board->progress[comm->rank]) < COUNT) {
+        CHECK(now_s() - start < PATIENCE_S, "no %d messages", COUNT);
         nap_us(500);
     }
 }
@@ -247,7 +248,7 @@ static void in_child(struct comm *comm)
 static void fork_once(struct comm *comm)
 {
     int status;
-    wait_for_messages(comm, 20);
+    wait_for_messages(comm);
     pid_t child = fork();
     CHECK(child >= 0, "fork");
     if (child == 0)
@@ -275,7 +276,7 @@ static void rank_fork(const struct options *options, unsigned rank)
 static void stop_other(struct comm *comm)
 {
     pid_t other = atomic_load(&board->process[comm->options->ranks - 1]);
-    wait_for_messages(comm, 20);
+    wait_for_messages(comm);
     CHECK(kill(other, SIGSTOP) == 0, "kill");
     nap_us(comm->options->limit_ms * 1000);
     CHECK(kill(other, SIGCONT) == 0, "kill");

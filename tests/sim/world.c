@@ -461,7 +461,8 @@ static uint16_t ports_told(const struct end *end)
     return (uint16_t)(end->params.port_entropy < MAX ? end->params.port_entropy : MAX);
 }
 
-static void open_pair(struct world *world, unsigned first, unsigned second)
+/* A flow between the first end and this one. */
+static void open_pair(struct world *world, unsigned second)
 {
     const struct options *options = world->options;
     unsigned index = world->pair_count++;
@@ -474,7 +475,6 @@ static void open_pair(struct world *world, unsigned first, unsigned second)
         window_bytes[side] = unequal_buffer(window_bytes[side], &rng);
         datagram_bytes[side] = unequal_datagram(datagram_bytes[side], &rng);
     }
-    pair->end[0] = (uint8_t)first;
     pair->end[1] = (uint8_t)second;
     for (unsigned side = 0; side < 2; side++) {
         tokens[side] = core_make_token(rng_next(&world->rng), 2 * index + side);
@@ -573,9 +573,9 @@ void world_create(struct world *world, const char *scenario, const struct option
     if (options->places)
         placing_create(world);
     if (world->end_count == 1)
-        open_pair(world, 0, 0);
+        open_pair(world, 0);
     for (unsigned i = 1; i < world->end_count; i++)
-        open_pair(world, 0, i);
+        open_pair(world, i);
     app_create(world);
 }
 

@@ -160,24 +160,28 @@ static inline uint8_t duo_byte(uint64_t number, uint64_t offset)
     return (uint8_t)(number * 101 + offset * 7 + (offset >> 8));
 }
 
-/* Posts on connection `index`; a send is filled with duo_byte() of its number. */
-static inline struct duo_request *duo_post(unsigned side, unsigned index, unsigned kind, uint64_t size)
+/* Posts a message on connection `index`; a send is filled with duo_byte() of its number. */
+static inline struct duo_request *duo_post_msg(unsigned side, unsigned index, struct core_msg msg)
 {
     cr_assert_lt(duo_request_count, DUO_REQUESTS);
     struct duo_request *request = &duo_requests[duo_request_count++];
     struct conn *conn = duo_conn[side][index];
-    *request = (struct duo_request){.msg = {.kind = (uint8_t)kind, .size_bytes = size}};
-    request->msg.block_bytes = kind == CORE_SEND ? duo_block_bytes : 0;
-    request->buffer = malloc(size ? size : 1);
+    *request = (struct duo_request){.msg = msg, .buffer = malloc(msg.size_bytes ? msg.size_bytes : 1)};
+    request->msg.block_bytes = msg.kind == CORE_SEND ? duo_block_bytes : 0;
     request->msg.placeable = duo_registered ? duo_nics[side] : 0;
     request->msg.grant_address = (uint64_t)(uintptr_t)request->buffer;
     for (unsigned i = 0; i < CORE_PAIRS_MAX; i++)
         request->msg.grant_keys[i] = duo_request_count | i << DUO_KEY_PAIR_SHIFT;
-    for (uint64_t i = 0; i < size; i++)
-        request->buffer[i] = kind == CORE_SEND ? duo_byte(conn->send_next, i) : 0xee;
+    for (uint64_t i = 0; i < msg.size_bytes; i++)
+        request->buffer[i] = msg.kind == CORE_SEND ? duo_byte(conn->send_next, i) : 0xee;
     core_submit(duo_core[side], conn, &request->msg, duo_now);
     duo_copies(side);
     return request;
+}
+
+static inline struct duo_request *duo_post(unsigned side, unsigned index, unsigned kind, uint64_t size)
+{
+    return duo_post_msg(side, index, (struct core_msg){.kind = (uint8_t)kind, .size_bytes = size});
 }
 
 static inline struct duo_request *duo_send(unsigned side, uint64_t size)

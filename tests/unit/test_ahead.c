@@ -23,15 +23,9 @@ static void post_leader_receive(void)
 
 static struct duo_request *post_follower(unsigned side, unsigned kind, uint64_t size, bool ahead, uint8_t stripes)
 {
-    struct duo_request *request = &duo_requests[duo_request_count++];
-    *request =
-        (struct duo_request){.msg = {.kind = (uint8_t)kind, .size_bytes = size, .ahead = ahead, .stripes = stripes},
-                             .buffer = malloc(size + 1)};
-    for (uint64_t i = 0; i < size; i++)
-        request->buffer[i] = kind == CORE_SEND ? duo_byte(duo_conn[side][FOLLOWER]->send_next, i) : 0xee;
-    core_submit(duo_core[side], duo_conn[side][FOLLOWER], &request->msg, duo_now);
-    duo_copies(side);
-    return request;
+    return duo_post_msg(
+        side, FOLLOWER,
+        (struct core_msg){.kind = (uint8_t)kind, .size_bytes = size, .ahead = ahead, .stripes = stripes});
 }
 
 /* What the shell does for leaders that have come. */

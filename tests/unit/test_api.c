@@ -542,12 +542,12 @@ Test(api_connect, ipv6, .timeout = TIMEOUT_S)
 
 /* ---- closing --------------------------------------------------------------------------------- */
 
-static void wait_status(uccl_conn *conn, int status)
+static void await_closed(uccl_conn *conn)
 {
     uint64_t end_ms = now_ms() + SOON_MS;
-    while (uccl_conn_status(conn) != status && now_ms() < end_ms)
+    while (uccl_conn_status(conn) != UCCL_ECLOSED && now_ms() < end_ms)
         sleep_us(1000);
-    IS(uccl_conn_status(conn), status);
+    IS(uccl_conn_status(conn), UCCL_ECLOSED);
 }
 
 BOTH(api_close, peer_learns_of_it)
@@ -559,7 +559,7 @@ BOTH(api_close, peer_learns_of_it)
     IS(uccl_conn_status(pair.conn[0]), 0);
     IS(uccl_conn_status(pair.conn[1]), 0);
     IS(uccl_conn_close(pair.conn[0]), 0);
-    wait_status(pair.conn[1], UCCL_ECLOSED);
+    await_closed(pair.conn[1]);
     IS(uccl_recv_async(pair.conn[1], &byte, 1, NULL, &request), UCCL_ECLOSED);
     IS(uccl_send_async(pair.conn[1], &byte, 1, NULL, &request), UCCL_ECLOSED);
     cr_assert(!request);
@@ -681,7 +681,7 @@ BOTH(api_close, engine_of_the_peer)
     size_t bytes;
     int status = uccl_wait(send, SOON_MS, &bytes);
     cr_assert(status == UCCL_ECLOSED || status == UCCL_ETRUNCATED, "status %d", status);
-    wait_status(pair.conn[1], UCCL_ECLOSED);
+    await_closed(pair.conn[1]);
     IS(uccl_close(pair.engine[1]), 0);
 }
 

@@ -22,12 +22,12 @@ static void start(struct duo_request **send, struct duo_request **receive)
     cr_assert_eq(placing_packet_count, 2);
 }
 
-/* Hands a frame about a path to side `to`, as if the peer had said it in a chunk of its own. */
-static void tell(unsigned to, enum wire_qp_what what, uint16_t path, uint32_t generation)
+/* Hands a frame about a path to side 0, as if the peer had said it in a chunk of its own. */
+static void tell(enum wire_qp_what what, uint16_t path, uint32_t generation)
 {
-    data_qps_on_frame(duo_flow[to], &(struct wire_qp){(uint8_t)what, path, generation,
-                                                      placing_number(!to, path, generation), 77 + !to});
-    placing_act(to);
+    data_qps_on_frame(duo_flow[0],
+                      &(struct wire_qp){(uint8_t)what, path, generation, placing_number(1, path, generation), 77 + 1});
+    placing_act(0);
 }
 
 Test(qp, queue_pairs_are_made_when_something_could_be_placed)
@@ -306,11 +306,11 @@ Test(qp, what_is_said_of_the_next_generation_is_kept_until_it_begins)
     core_qp_failed(duo_core[0], duo_flow[0], 0, 1, duo_now);
     placing_act(0);
     placing_drained(0);
-    tell(0, QP_OFFER, 0, 2); /* overtakes DRAINED */
+    tell(QP_OFFER, 0, 2); /* overtakes DRAINED */
     cr_assert_eq(qp(0, 0)->generation, 1);
     duo_transmit(0); /* says DRAINED */
     duo_drop(0);
-    tell(0, QP_DRAINED, 0, 1);
+    tell(QP_DRAINED, 0, 1);
     cr_assert_eq(qp(0, 0)->generation, 2);
     cr_assert(qp(0, 0)->peer.offered);
     duo_run_deaf(0, 6 * MS);
@@ -324,9 +324,9 @@ Test(qp, one_that_the_peer_has_given_up_already_is_passed)
     core_qp_failed(duo_core[0], duo_flow[0], 0, 1, duo_now);
     placing_act(0);
     placing_drained(0);
-    tell(0, QP_DRAINED, 0, 2);
+    tell(QP_DRAINED, 0, 2);
     duo_lose(0);
-    tell(0, QP_DRAINED, 0, 1);
+    tell(QP_DRAINED, 0, 1);
     cr_assert_eq(qp(0, 0)->generation, 2);
     cr_assert_eq(qp(0, 0)->state, DATA_QP_DRAINED);
     duo_lose(0);
@@ -339,14 +339,14 @@ Test(qp, nonsense_about_paths_changes_nothing)
     placing_open_warm(1);
     unsigned actions = placing_opened[0] + placing_connected[0];
     for (unsigned what = QP_OFFER; what <= QP_DRAINED; what++) {
-        tell(0, (enum wire_qp_what)what, 1, 1);
-        tell(0, (enum wire_qp_what)what, 65535, 1);
-        tell(0, (enum wire_qp_what)what, 0, 3);
-        tell(0, (enum wire_qp_what)what, 0, UINT32_MAX);
+        tell((enum wire_qp_what)what, 1, 1);
+        tell((enum wire_qp_what)what, 65535, 1);
+        tell((enum wire_qp_what)what, 0, 3);
+        tell((enum wire_qp_what)what, 0, UINT32_MAX);
     }
     for (unsigned i = 0; i < 100; i++) {
-        tell(0, QP_OFFER, 0, 1);
-        tell(0, QP_READY, 0, 1);
+        tell(QP_OFFER, 0, 1);
+        tell(QP_READY, 0, 1);
     }
     cr_assert_eq(placing_opened[0] + placing_connected[0], actions);
     cr_assert_eq(qp(0, 0)->state, DATA_QP_UP);
@@ -359,8 +359,8 @@ Test(qp, a_flood_of_drains_makes_one_queue_pair_per_pause)
     placing_open_warm(1);
     placing_drain_at_once = true;
     for (unsigned i = 0; i < 1000; i++) {
-        tell(0, QP_DRAINED, 0, qp(0, 0)->generation);
-        tell(0, QP_OFFER, 0, qp(0, 0)->generation);
+        tell(QP_DRAINED, 0, qp(0, 0)->generation);
+        tell(QP_OFFER, 0, qp(0, 0)->generation);
         duo_lose(0);
         duo_now += 20 * US; /* 20 ms in all */
         core_expire(duo_core[0], duo_now);

@@ -8,10 +8,10 @@
 #include <stdio.h>
 
 /* Two engines of `count` threads each; `listener` is of the second. */
-static void open_pair(struct pair *pair, const char *count, const char *link_gbps)
+static void open_pair(struct pair *pair, const char *count)
 {
     for (int i = 0; i < 2; i++)
-        pair->engine[i] = open_engine("no", "NUM_ENGINES", count, "LINK_GBPS", link_gbps, "LINGER_MS", "300", NULL);
+        pair->engine[i] = open_engine("no", "NUM_ENGINES", count, "LINK_GBPS", "0", "LINGER_MS", "300", NULL);
     IS(uccl_listen(pair->engine[1], 0, 0, &pair->handle, &pair->listener), 0);
 }
 
@@ -28,7 +28,7 @@ Test(engine, threads_take_connections_in_turn, .timeout = TIMEOUT_S)
     uccl_conn *conn[CONNS][2];
     unsigned homes[THREADS] = {0};
     uint64_t sum = 0, most = 0, told;
-    open_pair(&pair, "3", "0");
+    open_pair(&pair, "3");
     for (unsigned i = 0; i < CONNS; i++) {
         connect_now(pair.engine[0], &pair.handle, pair.listener, conn[i]);
         homes[conn[i][0]->thread->index]++;
@@ -59,7 +59,7 @@ Test(engine, connections_each_way_begin_apart, .timeout = TIMEOUT_S)
     struct uccl_handle handle;
     uccl_listener *listener;
     uccl_conn *there[2], *back[2];
-    open_pair(&pair, "4", "0");
+    open_pair(&pair, "4");
     IS(uccl_listen(pair.engine[0], 0, 0, &handle, &listener), 0);
     connect_now(pair.engine[0], &pair.handle, pair.listener, there);
     connect_now(pair.engine[1], &handle, listener, back);
@@ -87,7 +87,7 @@ Test(engine, numbers_of_connections_go_round, .timeout = TIMEOUT_S)
 {
     struct pair pair;
     uccl_conn *first[2], *conn[2];
-    open_pair(&pair, "1", "0");
+    open_pair(&pair, "1");
     for (int i = 0; i < 2; i++)
         pair.engine[i]->conn_cursor = CORE_CONNS_MAX - 1;
     connect_now(pair.engine[0], &pair.handle, pair.listener, first);

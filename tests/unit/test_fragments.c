@@ -33,18 +33,9 @@ static void open_with(uint32_t datagram_bytes)
     duo_open_as(false);
 }
 
-static struct duo_request *recv_watched(unsigned side, uint64_t size, bool watched)
+static struct duo_request *recv_watched(uint64_t size, bool watched)
 {
-    cr_assert_lt(duo_request_count, DUO_REQUESTS);
-    struct duo_request *request = &duo_requests[duo_request_count++];
-    *request = (struct duo_request){.msg = {.kind = CORE_RECV, .size_bytes = size, .watched = watched}};
-    request->buffer = malloc(size ? size : 1);
-    request->msg.placeable = duo_registered;
-    request->msg.grant_address = (uint64_t)(uintptr_t)request->buffer;
-    request->msg.grant_keys[0] = duo_request_count;
-    core_submit(duo_core[side], duo_conn[side][0], &request->msg, duo_now);
-    duo_copies(side);
-    return request;
+    return duo_post_msg(1, 0, (struct core_msg){.kind = CORE_RECV, .size_bytes = size, .watched = watched});
 }
 
 /* What a datagram of `side` is made of. */
@@ -103,7 +94,7 @@ Test(fragments, of_watched_receives_are_whole_units)
     for (unsigned d = 0; d < DATAGRAMS; d++) {
         open_with(datagrams[d]);
         for (unsigned s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
-            struct duo_request *recv = recv_watched(1, sizes[s] + s % 2 * 1000, true);
+            struct duo_request *recv = recv_watched(sizes[s] + s % 2 * 1000, true);
             duo_talk(); /* the clear-to-send */
             struct duo_request *send = duo_send(0, sizes[s]);
             talk_and_look(true);
@@ -121,7 +112,7 @@ Test(fragments, of_others_carry_what_fits)
         uint32_t room = datagrams[d] - WIRE_BULK_HEADER_BYTES;
         for (unsigned watched = 0; watched < 2; watched++) {
             open_with(datagrams[d]);
-            struct duo_request *recv = recv_watched(1, BIG, watched), *send = duo_send(0, BIG);
+            struct duo_request *recv = recv_watched(BIG, watched), *send = duo_send(0, BIG);
             uint32_t least = datagrams[d] == 65472 ? 60000
                              : watched             ? room - UNIT + 1
                                                    : room; /* a few large ones are evened */
@@ -144,16 +135,16 @@ Test(fragments, eager_ones_are_whole_units)
             bool early = i % 3;
             uint64_t size = 100 + i * 677;
             if (early)
-                recv[i] = recv_watched(1, size, true);
+                recv[i] = recv_watched(size, true);
             send[i] = duo_send(0, size);
             if (!early) { /* it waits in the ring, which wraps after some of them */
                 talk_and_look(true);
-                recv[i] = recv_watched(1, size, i % 2);
+                recv[i] = recv_watched(size, i % 2);
             }
         }
         for (unsigned round = 0; round < 20; round++) {
             for (unsigned i = 0; i < COUNT && round; i++) {
-                recv[i] = recv_watched(1, send[i]->msg.size_bytes, true);
+                recv[i] = recv_watched(send[i]->msg.size_bytes, true);
                 send[i] = duo_send(0, send[i]->msg.size_bytes);
             }
             talk_and_look(true);
@@ -171,7 +162,7 @@ Test(fragments, lost_ones_are_cut_as_they_were)
 {
     for (unsigned d = 0; d < DATAGRAMS; d++) {
         open_with(datagrams[d]);
-        struct duo_request *recv = recv_watched(1, BIG, true), *send = duo_send(0, BIG);
+        struct duo_request *recv = recv_watched(BIG, true), *send = duo_send(0, BIG);
         while (duo_count(&duo_counters[0].tx_chunks) < 2) {
             duo_pass(1);
             duo_transmit(0);
@@ -200,14 +191,14 @@ Test(fragments, clear_to_send_says_so)
     for (unsigned watched = 0; watched < 2; watched++) {
         close_duo();
         placing_open(2);
-        recv_watched(1, BIG, watched);
+        recv_watched(BIG, watched);
         duo_transmit(1);
         struct wire_frame cts = {0};
         for (unsigned i = 0; i < duo_queued[1] && !cts.kind; i++)
             cts = frame_of(1, i, FRAME_CTS);
         cr_assert_eq(cts.kind, FRAME_CTS);
         cr_assert_eq(cts.cts.watched, watched);
-        cr_assert_eq(cts.cts.placeable, !watched, "what is watched the NIC does not write");
+        cr_assert_eq(!cts.cts.placeable, watched, "what is watched the NIC does not write");
     }
 }
 
@@ -273,7 +264,7 @@ Test(fragments, watched_receives_refuse_others)
         duo_params.eager_kb = eager ? 16 : 8;
         duo_open_as(false);
         frame.conn = duo_conn[1][0]->local_id;
-        struct duo_request *recv = recv_watched(1, 9000, watched);
+        struct duo_request *recv = recv_watched(9000, watched);
         memset(recv->buffer, 0xee, 9000);
         duo_lose(1);
         receive(0, eager ? &frame : NULL, frame.offset, frame.length, frame.total);
@@ -293,7 +284,7 @@ Test(fragments, from_the_ring_it_is_all_the_same)
     duo_open();
     frame.conn = duo_conn[1][0]->local_id;
     receive(0, &frame, 0, 0, 0);
-    struct duo_request *recv = recv_watched(1, 1500, true);
+    struct duo_request *recv = recv_watched(1500, true);
     frame.offset = 1024;
     frame.length = 476;
     receive(1, &frame, 0, 0, 0);
@@ -337,7 +328,7 @@ Test(fragments, watched_receives_foresee_nothing)
     for (unsigned watched = 0; watched < 2; watched++) {
         close_duo();
         duo_open();
-        struct duo_request *recv = recv_watched(1, BIG, watched);
+        struct duo_request *recv = recv_watched(BIG, watched);
         duo_talk();
         duo_send(0, BIG);
         cr_assert_gt(duo_transmit(0), 2);

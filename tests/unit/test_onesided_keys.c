@@ -58,11 +58,11 @@ static int status_of(uccl_request *request)
 }
 
 /* Writes until one was placed: after a failure queue pairs come back by and by. */
-static uint32_t key_of_write(const struct one *one, size_t length, uint64_t offset)
+static uint32_t key_of_write(const struct one *one)
 {
     uint64_t end_ms = now_ms() + SOON_MS;
     for (last_key = 0; last_key == 0;) {
-        IS(status_of(post_write(one, 0, length, offset)), 0);
+        IS(status_of(post_write(one, 0, PART, 0)), 0);
         cr_assert_lt(now_ms(), end_ms, "nothing is placed");
     }
     return last_key;
@@ -80,13 +80,13 @@ static struct one again(const struct one *one, size_t length)
 Test(onesided_keys, each_export_has_its_own)
 {
     struct one one = open_keys(true, ALL), other = again(&one, PART);
-    uint32_t key = key_of_write(&one, PART, 0), other_key = key_of_write(&other, PART, 0);
+    uint32_t key = key_of_write(&one), other_key = key_of_write(&other);
     cr_assert_neq(key, other_key);
     IS(uccl_revoke(other.exported, -1), 0);
     cr_assert_not(fake_key_lives(other_key));
     cr_assert(fake_key_lives(key));
     IS(status_of(post_write(&other, 0, PART, 0)), UCCL_EACCESS);
-    cr_assert_eq(key_of_write(&one, PART, 0), key, "the first one goes on");
+    cr_assert_eq(key_of_write(&one), key, "the first one goes on");
     IS(uccl_remote_free(other.remote), 0);
     close_keys(&one);
 }
@@ -95,7 +95,7 @@ Test(onesided_keys, each_export_has_its_own)
 static void old_key(bool rc)
 {
     struct one one = open_keys(rc, ALL), other = again(&one, BYTES);
-    uint32_t key = key_of_write(&other, PART, 0);
+    uint32_t key = key_of_write(&other);
     IS(uccl_revoke(other.exported, -1), 0);
     unsigned refused = fake_keys.refused;
     uint64_t end_ms = now_ms() + SOON_MS;
@@ -108,7 +108,7 @@ static void old_key(bool rc)
     for (size_t i = 0; i < BYTES - PART; i++)
         cr_assert_eq(one.memory[i], 0);
     IS(status_of(post_write(&other, 0, PART, 0)), UCCL_EACCESS);
-    key_of_write(&one, PART, 0);
+    key_of_write(&one);
     IS(uccl_remote_free(other.remote), 0);
     close_keys(&one);
 }
@@ -128,7 +128,7 @@ Test(onesided_keys, a_key_reaches_no_further_than_its_export)
     struct one one = open_keys(true, ALL), other = again(&one, PART);
     unsigned refused = fake_keys.refused;
     uint64_t end_ms = now_ms() + SOON_MS;
-    key_of_write(&other, PART, 0);
+    key_of_write(&other);
     memset(one.memory, 0, BYTES);
     for (forged_by = PART; fake_keys.refused == refused;) {
         IS(status_of(post_write(&other, 0, PART, 0)), 0);

@@ -65,12 +65,12 @@ BOTH(options, private_data_reaches_the_other_end)
     IS(uccl_close(engine[1]), 0);
 }
 
-static uint64_t of_thread(uccl_engine *engine, unsigned thread, const char *name)
+static uint64_t sent_by(uccl_engine *engine, unsigned thread)
 {
-    const char *candidate, *doc;
+    const char *name, *doc;
     uint64_t value;
     unsigned i = 0;
-    while (uccl_counter_info(i, &candidate, &doc) == 0 && strcmp(candidate, name) != 0)
+    while (uccl_counter_info(i, &name, &doc) == 0 && strcmp(name, "tx_bytes") != 0)
         i++;
     IS(uccl_thread_counter(engine, thread, i, &value), 0);
     return value;
@@ -83,7 +83,7 @@ static void move(uccl_engine *engine[2], uccl_conn *conn[2], size_t length, unsi
     for (size_t i = 0; i < length; i++)
         from[i] = (uint8_t)(i * 31 + i / 251);
     for (unsigned thread = 0; thread < threads; thread++)
-        sent[thread] = -of_thread(engine[0], thread, "tx_bytes") - of_thread(engine[1], thread, "tx_bytes");
+        sent[thread] = -sent_by(engine[0], thread) - sent_by(engine[1], thread);
     for (unsigned way = 0; way < 2; way++) {
         uccl_request *receive = post_recv(conn[1 - way], to, length), *send;
         size_t bytes;
@@ -95,7 +95,7 @@ static void move(uccl_engine *engine[2], uccl_conn *conn[2], size_t length, unsi
         cr_assert_eq(memcmp(from, to, length), 0);
     }
     for (unsigned thread = 0; thread < threads; thread++)
-        sent[thread] += of_thread(engine[0], thread, "tx_bytes") + of_thread(engine[1], thread, "tx_bytes");
+        sent[thread] += sent_by(engine[0], thread) + sent_by(engine[1], thread);
     free(from);
     free(to);
 }

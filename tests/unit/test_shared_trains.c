@@ -55,9 +55,9 @@ static unsigned frames_in(unsigned side, unsigned index, enum wire_frame_kind ki
     return count;
 }
 
-static bool is_bulk(unsigned side, unsigned index)
+static bool is_bulk(unsigned index)
 {
-    return wire_is_bulk(duo_queue[side][index].bytes, duo_queue[side][index].length);
+    return wire_is_bulk(duo_queue[0][index].bytes, duo_queue[0][index].length);
 }
 
 /* Five of 12,000 bytes fit a datagram of 65,472, and the sixth is cut. */
@@ -115,7 +115,7 @@ Test(shared_trains, no_place_where_later_datagrams_may_have_been_received)
     post_sends(sends, 2, SIZE);
     cr_assert_eq(duo_transmit(0), 2 * TRAIN - 1);
     const struct duo_datagram *queue = duo_queue[0];
-    cr_assert(is_bulk(0, 0) && is_bulk(0, 1));
+    cr_assert(is_bulk(0) && is_bulk(1));
     cr_assert_eq(core_copy_target(duo_core[1], queue[0].bytes, 2 * STRIDE, STRIDE, &msg, &offset), 2);
     duo_deliver_one(0, 3);
     cr_assert_eq(core_copy_target(duo_core[1], queue[0].bytes, 2 * STRIDE, STRIDE, &msg, &offset), 1, "of this train");
@@ -134,7 +134,7 @@ Test(shared_trains, a_message_alone_is_a_chunk)
     post_recvs(&recv, 1, PART);
     post_sends(&send, 1, PART);
     cr_assert_eq(duo_transmit(0), 1);
-    cr_assert(is_bulk(0, 0));
+    cr_assert(is_bulk(0));
     cr_assert_eq(send->msg.chunks_live, 1, "a train has a copy");
     duo_run(MS);
     duo_assert_arrived(send, recv, PART);
@@ -153,7 +153,7 @@ Test(shared_trains, others_have_chunks_of_their_own)
         unsigned count = duo_transmit(0);
         cr_assert_eq(count, apart ? 2 : 4);
         for (unsigned i = 0; i < count; i++)
-            cr_assert(is_bulk(0, i));
+            cr_assert(is_bulk(i));
         duo_run(MS);
         assert_all(sends, recvs, 2, size);
     }
@@ -397,12 +397,8 @@ Test(shared_trains, watched_receives_get_whole_units)
 {
     struct duo_request *recvs[COUNT], *sends[COUNT];
     open_plain(1472);
-    for (unsigned i = 0; i < COUNT; i++) {
-        recvs[i] = &duo_requests[duo_request_count++];
-        *recvs[i] = (struct duo_request){.msg = {.kind = CORE_RECV, .size_bytes = PART, .watched = i % 2}};
-        recvs[i]->buffer = memset(malloc(PART), 0xee, PART);
-        core_submit(duo_core[1], duo_conn[1][0], &recvs[i]->msg, duo_now);
-    }
+    for (unsigned i = 0; i < COUNT; i++)
+        recvs[i] = duo_post_msg(1, 0, (struct core_msg){.kind = CORE_RECV, .size_bytes = PART, .watched = i % 2});
     duo_run(MS);
     post_sends(sends, COUNT, PART);
     duo_run(100 * MS);
@@ -453,7 +449,7 @@ Test(shared_trains, none_over_connections)
     post_sends(sends, COUNT, PART);
     unsigned count = duo_transmit(0);
     for (unsigned i = 0; i < count; i++)
-        cr_assert(is_bulk(0, i));
+        cr_assert(is_bulk(i));
     duo_run(100 * MS);
     assert_all(sends, recvs, COUNT, PART);
 }

@@ -6,25 +6,22 @@ enum { SIZE = 500000, STRIPES = 2, UNITS = 3 };
 
 static struct duo_request *send, *recv;
 
-static void submit(struct duo_request **out, unsigned side, unsigned kind, unsigned stripes)
+static struct duo_request *post(unsigned side, unsigned kind, unsigned stripes)
 {
-    struct duo_request *request = *out = &duo_requests[duo_request_count++];
-    *request = (struct duo_request){.msg = {.kind = (uint8_t)kind, .size_bytes = SIZE, .stripes = (uint8_t)stripes}};
-    request->msg.range_units = kind == CORE_RECV ? UNITS : 0;
-    request->msg.block_bytes = kind == CORE_SEND ? duo_block_bytes : 0;
-    request->buffer = malloc(SIZE);
-    for (unsigned i = 0; i < SIZE; i++)
-        request->buffer[i] = kind == CORE_SEND ? duo_byte(0, i) : 0xee;
-    core_submit(duo_core[side], duo_conn[side][0], &request->msg, duo_now);
+    return duo_post_msg(side, 0,
+                        (struct core_msg){.kind = (uint8_t)kind,
+                                          .size_bytes = SIZE,
+                                          .stripes = (uint8_t)stripes,
+                                          .range_units = kind == CORE_RECV ? UNITS : 0});
 }
 
 /* A send is posted that finds a clear-to-send for several stripes. */
 static void setup(void)
 {
     duo_open();
-    submit(&recv, 1, CORE_RECV, STRIPES);
+    recv = post(1, CORE_RECV, STRIPES);
     duo_pass(1);
-    submit(&send, 0, CORE_SEND, 0);
+    send = post(0, CORE_SEND, 0);
 }
 
 /* It asks, and gets this range, or is to go whole. */

@@ -36,18 +36,18 @@ static bool readable(int fd)
 static void send_one(struct pair *pair, unsigned from, uint16_t path)
 {
     static uint8_t buffer[4096];
-    struct side *to = &pair->sides[!from];
+    struct side *to = &pair->sides[1];
     struct pollfd there = {.fd = conn_of(to, path)->fd, .events = POLLIN};
     cr_assert(send_small(&pair->sides[from], 0, 8, path, buffer));
     tcp_datagram_ops.flush(&pair->sides[from].queue->base);
     cr_assert_eq(poll(&there, 1, DEADLINE_MS), 1);
 }
 
-static void receive_one(struct pair *pair, unsigned from, uint16_t path)
+static void receive_one(struct pair *pair, uint16_t path)
 {
-    struct side *to = &pair->sides[!from];
+    struct side *to = &pair->sides[1];
     unsigned before = to->plain;
-    send_one(pair, from, path);
+    send_one(pair, 0, path);
     while (to->plain == before)
         pump(to);
 }
@@ -57,7 +57,7 @@ static struct pair *open_unwatched(void)
 {
     struct pair *pair = open_pair(0, "127.0.0.1");
     for (unsigned i = 0; i < 40; i++)
-        receive_one(pair, 0, 0);
+        receive_one(pair, 0);
     cr_assert(conn_of(&pair->sides[1], 0)->unwatched);
     return pair;
 }
@@ -92,10 +92,10 @@ Test(tcp_alone, what_comes_ends_a_sleep, .timeout = 60)
     send_one(pair, 0, 0); /* and after */
     cr_assert(readable(fd));
     for (unsigned i = 0; i < 10; i++) {
-        receive_one(pair, 0, 0);
+        receive_one(pair, 0);
         cr_assert_not(conn_of(to, 0)->unwatched, "who sleeps often pays for no change");
         nic_watch(&to->queue->base, &timeout_ns);
-        receive_one(pair, 0, 0);
+        receive_one(pair, 0);
     }
     close_pair(pair);
 }
@@ -104,14 +104,14 @@ Test(tcp_alone, epoll_has_it_again_once_another_one_brings_something, .timeout =
 {
     struct pair *pair = open_unwatched();
     struct side *to = &pair->sides[1];
-    receive_one(pair, 0, 1);
+    receive_one(pair, 1);
     cr_assert_not(conn_of(to, 0)->unwatched);
     for (unsigned i = 0; i < 100; i++) {
-        receive_one(pair, 0, i % 2);
+        receive_one(pair, i % 2);
         cr_assert_not(conn_of(to, 0)->unwatched || conn_of(to, 1)->unwatched);
     }
     for (unsigned i = 0; i < 40; i++)
-        receive_one(pair, 0, 1);
+        receive_one(pair, 1);
     cr_assert_not(conn_of(to, 1)->unwatched, "one for bulk");
     close_pair(pair);
 }
@@ -154,10 +154,10 @@ Test(tcp_alone, one_that_epoll_refuses_breaks_before_a_sleep, .timeout = 60)
     PUMP_UNTIL(pair, to->broken[0] == 1 && pair->sides[0].broken[0] == 1 && to->room[0] && pair->sides[0].room[0]);
     cr_assert_not(conn_of(to, 0)->unwatched);
     for (unsigned i = 0; i < 40; i++)
-        receive_one(pair, 0, 0);
+        receive_one(pair, 0);
     cr_assert(conn_of(to, 0)->unwatched);
     additions_to_fail = 1;
-    receive_one(pair, 0, 1); /* nor is it left to itself */
+    receive_one(pair, 1); /* nor is it left to itself */
     cr_assert_eq(to->broken[0], 2);
     cr_assert_eq(to->broken[1], 0);
     PUMP_UNTIL(pair, to->room[0] && pair->sides[0].room[0]);
@@ -174,6 +174,6 @@ Test(tcp_alone, its_end_is_seen, .timeout = 60)
     pump(to);
     cr_assert_eq(to->broken[0], 1);
     PUMP_UNTIL(pair, to->room[0] && pair->sides[0].room[0]);
-    receive_one(pair, 0, 0);
+    receive_one(pair, 0);
     close_pair(pair);
 }

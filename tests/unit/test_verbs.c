@@ -211,7 +211,7 @@ Test(verbs_data_qp, numbers_that_are_no_queue_pairs_are_refused, .init = set_up_
         cr_assert_eq(strstr(said, "cannot be one") != NULL, i == 0);
     }
     verbs_data_qp_ops.drain(&queues[0]->base, &id);
-    await_drained(0, 0);
+    await_drained(0);
     verbs_data_qp_ops.destroy(&queues[0]->base, &id);
 }
 
@@ -330,7 +330,7 @@ Test(verbs_data_qp, generations_wait_for_those_at_rest, .init = set_up_pair, .fi
         id = path_id(0, 0, generation);
         cr_assert_eq(verbs_data_qp_ops.open(&queues[0]->base, &id, &number, &psn), 0);
         verbs_data_qp_ops.drain(&queues[0]->base, &id);
-        await_drained(0, 0);
+        await_drained(0);
         verbs_data_qp_ops.destroy(&queues[0]->base, &id);
         queues[0]->data_qps->all[generation - 1]->since_ms = UINT32_MAX; /* they rest for as long as the test takes */
     }
@@ -364,7 +364,7 @@ Test(verbs_data_qp, failed_send_is_told_in_words_and_drained, .init = set_up_pat
     cr_assert(!send_write(0, 1, 0, 10, 6));
     verbs_data_qp_ops.drain(&queues[0]->base, &id);
     fake_run();
-    await_drained(0, 0);
+    await_drained(0);
     verbs_data_qp_ops.destroy(&queues[0]->base, &id);
     uint32_t number, psn, alive = fake.qps_alive;
     id.generation = 2;
@@ -429,7 +429,7 @@ Test(verbs_data_qp, generations_of_an_earlier_peer_do_not_count, .init = set_up_
         cr_assert_eq(to_second, destination);
         cr_assert_eq(verbs_data_qp_ops.open(&queues[0]->base, &id, &number, &psn), 0, "peer %u", i);
         verbs_data_qp_ops.drain(&queues[0]->base, &id);
-        await_drained(0, 0);
+        await_drained(0);
         verbs_data_qp_ops.destroy(&queues[0]->base, &id);
         id.path = 1; /* this one is not even drained */
         cr_assert_eq(verbs_data_qp_ops.open(&queues[0]->base, &id, &number, &psn), 0, "peer %u", i);
@@ -448,7 +448,7 @@ Test(verbs_data_qp, device_that_does_not_flush_is_made_to, .init = set_up_paths,
     verbs_datagram_ops.flush(&queues[0]->base);
     uint32_t free_before = queues[0]->data_qps->free_retransmission_count;
     verbs_data_qp_ops.drain(&queues[0]->base, &id);
-    await_drained(0, 0);
+    await_drained(0);
     cr_assert_eq(fake.qps_alive, alive - 1);
     cr_assert_eq(queues[0]->data_qps->free_retransmission_count, free_before + 3);
     verbs_data_qp_ops.destroy(&queues[0]->base, &id);

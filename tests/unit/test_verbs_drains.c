@@ -29,7 +29,7 @@ Test(verbs_drains, hung_one_is_not_destroyed_before_all_it_received_is_taken, .i
     queues[1]->peers[to_first].qps[0]->since_ms -= VERBS_DRAIN_MAX_MS;
     cr_assert(!next_event(1, &event));
     cr_assert_eq(take_writes(), 40);
-    await_drained(1, 0);
+    await_drained(1);
     verbs_data_qp_ops.destroy(&queues[1]->base, &id);
 }
 
@@ -47,7 +47,7 @@ Test(verbs_drains, that_cannot_be_stopped_is_destroyed, .init = set_up_paths, .f
     usleep(1000 * (VERBS_DRAIN_MS + 1)); /* one that has stopped is drained after that */
     cr_assert(!next_event(1, &event), "what it has received is to be taken");
     cr_assert_eq(take_writes(), 40);
-    await_drained(1, 0);
+    await_drained(1);
     memset(target.bytes, 0, 16);
     cr_assert(send_write(0, 1, 0, 16, 41));
     deliver();

@@ -76,17 +76,17 @@ static void close_ends(void)
     uccl_set_log(NULL, NULL);
 }
 
-static void happens_at(unsigned end, unsigned device, struct ibv_async_event event)
+static void happens(unsigned device, struct ibv_async_event event)
 {
     uint32_t destination, bytes;
     fake.events[fake.event_count] = event;
     fake.event_devices[fake.event_count++] = device;
     for (unsigned i = 0; i <= VERBS_LOOK_AROUND; i++)
-        while (of[end]->datagram->follow(of[end], &destination, &bytes))
+        while (of[0]->datagram->follow(of[0], &destination, &bytes))
             ;
     usleep(110000); /* events are looked for every tenth of a second */
     for (unsigned i = 0; i <= VERBS_LOOK_AROUND; i++)
-        while (of[end]->datagram->follow(of[end], &destination, &bytes))
+        while (of[0]->datagram->follow(of[0], &destination, &bytes))
             ;
     cr_assert_eq(fake.event_count, 0);
 }
@@ -393,15 +393,15 @@ Test(verbs_several, data_queue_pairs_are_on_the_port_of_their_rail, .init = set_
 
 /* ---- a port or a device is lost ----------------------------------------------------------------- */
 
-static void expect_change(unsigned end, unsigned rail, bool up)
+static void expect_change(unsigned rail, bool up)
 {
     struct nic_end_event event;
-    cr_assert(ends[end]->ends->event(of[end], &event));
-    cr_assert_eq(event.destination, to[end][rail]);
+    cr_assert(ends[0]->ends->event(of[0], &event));
+    cr_assert_eq(event.destination, to[0][rail]);
     cr_assert_eq(event.up, up);
-    cr_assert(!ends[end]->ends->event(of[end], &event));
-    cr_assert_eq(ends[end]->ends->up(ends[end], rail), up);
-    cr_assert(ends[end]->ends->up(ends[end], !rail));
+    cr_assert(!ends[0]->ends->event(of[0], &event));
+    cr_assert_eq(ends[0]->ends->up(ends[0], rail), up);
+    cr_assert(ends[0]->ends->up(ends[0], !rail));
 }
 
 Test(verbs_several, port_that_goes_down, .init = set_up_ends, .fini = close_ends)
@@ -411,21 +411,21 @@ Test(verbs_several, port_that_goes_down, .init = set_up_ends, .fini = close_ends
         struct ibv_async_event told = {.event_type = IBV_EVENT_PORT_ERR, .element.port_num = 1};
         cr_assert(!ends[0]->ends->event(of[0], &event));
         fake.down[rail] = true;
-        happens_at(0, rail, told);
-        expect_change(0, rail, false);
+        happens(rail, told);
+        expect_change(rail, false);
         cr_assert_eq(small_over(0, !rail), !rail + 1u, "the other one goes on");
         fake.down[rail] = false;
         told.event_type = IBV_EVENT_PORT_ACTIVE;
-        happens_at(0, rail, told);
-        expect_change(0, rail, true);
+        happens(rail, told);
+        expect_change(rail, true);
     }
 }
 
 Test(verbs_several, device_that_is_removed, .init = set_up_ends, .fini = close_ends)
 {
     struct ibv_async_event removed = {.event_type = IBV_EVENT_DEVICE_FATAL};
-    happens_at(0, 0, removed);
-    expect_change(0, 0, false);
+    happens(0, removed);
+    expect_change(0, false);
     cr_assert_not_null(strstr(said, "fake0"));
     cr_assert_eq(nic_failure(of[0]), 0, "the other one works");
     cr_assert_eq(small_over(0, SECOND_RAIL), SECOND_RAIL + 1);
@@ -439,7 +439,7 @@ Test(verbs_several, device_that_is_removed, .init = set_up_ends, .fini = close_e
     host.nic = 1;
     of[1]->ops->address(of[1], &address);
     cr_assert_eq(of[0]->datagram->peer_add(of[0], &host, &address, &destination, &bytes), UCCL_EIO);
-    happens_at(0, 1, removed);
+    happens(1, removed);
     cr_assert_eq(nic_failure(of[0]), UCCL_EIO, "none is left");
 }
 
