@@ -90,7 +90,8 @@ struct conn {
     struct flow *flow;
     void *owner;
     struct conn *next_all, *prev_all; /* every connection of the flow */
-    struct conn *next_remote;         /* of its bucket (gone.h) */
+    struct conn *next_remote;         /* of its bucket (gone.h), */
+    struct conn **remote_link;        /* and what points to this one there */
     struct conn *next_index;          /* of the same index: its annexes */
     struct queue_link ctrl, active;   /* on the queues of the flow */
     struct queue_link closer;         /* on its closers, while CLOSING */

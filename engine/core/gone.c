@@ -14,15 +14,17 @@ void gone_add_conn(struct conn *conn)
 {
     struct conn **bucket = bucket_of(conn->flow, conn->remote_id);
     conn->next_remote = *bucket;
+    conn->remote_link = bucket;
+    if (*bucket)
+        (*bucket)->remote_link = &conn->next_remote;
     *bucket = conn;
 }
 
 void gone_remove_conn(struct conn *conn)
 {
-    struct conn **link = bucket_of(conn->flow, conn->remote_id);
-    while (*link != conn)
-        link = &(*link)->next_remote;
-    *link = conn->next_remote;
+    *conn->remote_link = conn->next_remote; /* thousands of connections share a bucket: no look at the others */
+    if (conn->next_remote)
+        conn->next_remote->remote_link = conn->remote_link;
 }
 
 /* Where the FIN of a connection is remembered: a connection and its annexes share their index. */
