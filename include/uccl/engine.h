@@ -675,7 +675,8 @@ int uccl_read_async(uccl_conn *conn, const struct uccl_piece *pieces, size_t cou
 
 /*
  * Orders the one-sided operations of a connection: those posted after the fence are not sent before those posted before
- * it have completed, whatever their result. Sends and receives are not concerned. Never blocks.
+ * it have completed, whatever their result. Sends and receives are not concerned. Never blocks. What waits behind it
+ * can be cancelled, and ends with the connection's error when that fails, as what stands before it does.
  * UCCL_EAGAIN: as for uccl_send_async(); UCCL_ENOTSUP; UCCL_ENOMEM; the connection's error.
  */
 int uccl_fence(uccl_conn *conn);

@@ -81,3 +81,52 @@ BOTH(onesided_posting, a_cancelled_write_is_whole_or_cancelled)
     free(pieces);
     one_close(&one);
 }
+
+/* ---- a fence and a peer that answers no more ------------------------------------------------------- */
+
+static _Atomic bool stalls, stalled;
+
+static void stall(struct engine_thread *thread, void *argument)
+{
+    struct timespec moment = {0, 1000000};
+    (void)thread, (void)argument;
+    for (stalled = true; stalls;)
+        nanosleep(&moment, NULL);
+}
+
+/*
+ * No call blocks, what waits behind the fence can be cancelled at once, and all the rest ends when the peer is given
+ * up, also where its kernel goes on to acknowledge bytes (TCP).
+ */
+Test(onesided_posting, a_fence_ends_with_its_peer, .timeout = 60)
+{
+    static const char *const backends[] = {"udp", "tcp"};
+    for (unsigned i = 0; i < 2; i++) {
+        struct one one;
+        struct thread_call call = {.run = stall};
+        uccl_request *behind, *quiet;
+        for (int k = 0; k < 2; k++)
+            one.pair.engine[k] = open_engine("no", "BACKEND", backends[i], "NUM_ENGINES", "1", "DEAD_PEER_MS", "500",
+                                             "LINGER_MS", "300", NULL);
+        pair_connect(&one.pair);
+        one_begin(&one, BYTES, ALL);
+        end_of(post_write(&one, 0, BYTES, 0), 0);
+        stalls = true;
+        stalled = false;
+        cr_assert(thread_post(one.pair.conn[1]->thread, COMMAND_CALL, &call));
+        while (!stalled)
+            sched_yield();
+        uccl_request *ahead = post_write(&one, 0, BYTES, 0);
+        IS(uccl_fence(one.pair.conn[0]), 0);
+        behind = post_write(&one, 0, BYTES, 0);
+        IS(uccl_quiet_async(one.pair.conn[0], &quiet), 0);
+        IS(uccl_wait(ahead, 1, NULL), UCCL_ETIMEDOUT);
+        IS(uccl_cancel(behind), 0);
+        end_of(behind, UCCL_ECANCELED);
+        end_of(ahead, UCCL_EPEERDEAD);
+        end_of(quiet, UCCL_EPEERDEAD);
+        IS(uccl_fence(one.pair.conn[0]), UCCL_EPEERDEAD);
+        stalls = false;
+        one_close(&one);
+    }
+}
