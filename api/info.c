@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Error texts, version, build options and counter names: constants from rows declared once (UCCL_ERROR_ROWS,
- * counters.def). Any thread.
+ * counters.def). And what the process may use of the machine. Any thread.
  */
+#include "base/cores.h"
 #include "base/fault.h"
+#include "base/process.h"
 #include "export.h"
 #include "uccl/engine.h"
 
@@ -41,6 +43,12 @@ UCCL_API const char *uccl_version(void)
 UCCL_API const char *uccl_build_info(void)
 {
     return UCCL_BUILD_INFO;
+}
+
+UCCL_API unsigned uccl_cores(void)
+{
+    CANCEL_LATER;
+    return cores_usable();
 }
 
 UCCL_API int uccl_counter_info(unsigned index, const char **name, const char **doc)

@@ -560,6 +560,7 @@ static bool print_json(void)
     json_t *root = json_object();
     json_object_set_new(root, "version", json_text(uccl_version()));
     json_object_set_new(root, "build", json_text(uccl_build_info()));
+    json_object_set_new(root, "cores", json_integer(uccl_cores()));
     bool ok = add_devices(root);
     ok = verbs_add_json(root) && ok;
     add_runtimes(root);
@@ -578,7 +579,8 @@ static bool print_json(void)
 
 static bool print_overview(void)
 {
-    printf("uccl-engine %s, built with %s\n\n", uccl_version(), uccl_build_info());
+    printf("uccl-engine %s, built with %s\n", uccl_version(), uccl_build_info());
+    printf("processors that this process can keep busy: %u\n\n", uccl_cores());
     bool ok = print_topology();
     return print_changed_params() && ok;
 }

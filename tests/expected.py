@@ -71,7 +71,7 @@ def cases(tests, suite, name, program):
             return 1 if short else len({line[0] for line in corpus_of(tests)}), float("inf"), None
     elif (suite, name) == ("nccl", "layout"):
         count = text_of(f"{tests}/nccl/layout.def").count("\nALIGNMENT(")
-    elif suite == "nccl" and name in ("calls", "devices", "plugin_gpu", "tuner"):
+    elif suite == "nccl" and name in ("calls", "devices", "plugin_gpu", "threads", "tuner"):
         count = len(re.findall(r"^    \{\"", text_of(f"{tests}/nccl/{name}.c").split(" CASES[] = {")[1], re.MULTILINE))
     elif suite == "nccl" and name.startswith("nccl_"):
         count = plan_of_script(f"{tests}/nccl/nccl.sh", name[len("nccl_"):])
@@ -103,6 +103,6 @@ def all_tests(tests, suite):
         return (names("*.sh", end=3) - {"lib"}) | ({"mutants"} if suite == "house" else set())
     if suite == "nccl":
         parts = re.findall(r"^#   nccl\.sh (\w+)", text_of(f"{tests}/nccl/nccl.sh"), re.MULTILINE)
-        return {"layout", "calls", "devices", "no_memory", "plugin_gpu", "tuner", "real"} | {f"nccl_{part}" for part in parts}
+        return {"layout", "calls", "devices", "no_memory", "plugin_gpu", "threads", "tuner", "real"} | {f"nccl_{part}" for part in parts}
     gpus = {f"gpu_failures_{kind}" for kind in ("cuda", "hip")} | {f"gpu_onesided_{kind}" for kind in ("cuda", "hip", "mixed")}
     return {"sim": {"corpus", "sim"}, "mem": {"gpu", "headers"} | gpus, "vm": {"vm"}}.get(suite, set())

@@ -88,6 +88,12 @@ const char *uccl_version(void);
 /* Returns the build options of the library, such as "io_uring=yes", as a constant string. */
 const char *uccl_build_info(void);
 
+/*
+ * Returns how many processors this process can keep busy, 1 or more: those of the calling thread's affinity, but no
+ * more than the CPU quota of its control group pays for, rounded up. UCCL_NUM_ENGINES=0 goes by it. Reads files.
+ */
+unsigned uccl_cores(void);
+
 /* ---- log ------------------------------------------------------------------------------------- */
 
 enum uccl_log_level { UCCL_LOG_NONE = 0, UCCL_LOG_ERROR = 1, UCCL_LOG_WARN = 2, UCCL_LOG_INFO = 3, UCCL_LOG_DEBUG = 4 };

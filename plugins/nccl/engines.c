@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define PCI_DEVICES "/sys/bus/pci/devices"
+
 static struct engine *engines; /* under plugin_lock */
 
 /* ---- settings --------------------------------------------------------------------------------- */
@@ -58,6 +60,12 @@ static int set_all(uccl_config *config, const struct device *device, int traffic
         error = uccl_config_set(config, "UCCL_IB_HCA", value);
     else if (!error)
         error = uccl_config_set(config, "UCCL_SOCKET_IFNAME", strchr(device->address, '%') ? value : device->address);
+    /* NICs that do the work themselves need no more threads */
+    unsigned threads =
+        device->verbs ? 0 : threads_wanted(uccl_cores(), threads_gpus(PCI_DEVICES), (unsigned)devices_count());
+    snprintf(value, sizeof value, "%u", threads);
+    if (!error && threads)
+        error = set_default(config, "UCCL_NUM_ENGINES", value);
     snprintf(value, sizeof value, "%d", traffic_class);
     if (!error && traffic_class != NCCL_NET_UNDEFINED)
         error = uccl_config_set(config, device->verbs ? "UCCL_IB_TC" : "UCCL_TRAFFIC_CLASS", value);

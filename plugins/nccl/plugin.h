@@ -7,6 +7,7 @@
  *   process.c    init and finalize, contexts, who owns what, forks
  *   devices.c    what NICs there are, and their properties
  *   engines.c    one engine per NIC and traffic class, opened when first used
+ *   threads.c    how many threads an engine gets
  *   comms.c      listening, connecting, accepting, closing
  *   memory.c     registrations
  *   requests.c   sends, receives, flushes
@@ -132,6 +133,16 @@ void engine_met(struct engine *engine, const uint8_t peer_id[16]);
 int engine_config(const struct device *device, int traffic_class, uccl_config **out);
 /* The value of a parameter as things stand. 1: the user has set it; 0: it is the default; an error of the engine's. */
 int parameter(const char *name, char *value, size_t size);
+
+/* ---- threads.c -------------------------------------------------------------------------------- */
+
+/* GPUs of this host; `directory`: /sys/bus/pci/devices, or a test's. 0: none, or nobody can tell. */
+unsigned threads_gpus(const char *directory);
+/*
+ * Threads for each engine, where `cores` are this process's, `gpus` the host's, and `devices` those that NCCL may use.
+ * 0: as many as the engine takes by itself.
+ */
+unsigned threads_wanted(unsigned cores, unsigned gpus, unsigned devices);
 
 /* ---- comms.c ---------------------------------------------------------------------------------- */
 

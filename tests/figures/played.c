@@ -699,6 +699,11 @@ const char *uccl_version(void)
     return "1.2.3";
 }
 
+unsigned uccl_cores(void)
+{
+    return 16;
+}
+
 const char *uccl_build_info(void)
 {
     return "played=yes";

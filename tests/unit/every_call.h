@@ -105,6 +105,11 @@ CALL_ALONE(counter_info)
     return uccl_counter_info(0, &name, &doc);
 }
 
+CALL_ALONE(cores)
+{
+    return uccl_cores() > 0 ? 0 : -1;
+}
+
 CALL_ALONE(mem_status)
 {
     char text[256];
@@ -446,6 +451,7 @@ static const struct call {
     ALONE(param_info),
     ALONE(param_value),
     ALONE(counter_info),
+    ALONE(cores),
     ALONE(mem_status),
     ALONE(verbs_ports),
     ALONE(interfaces),
