@@ -36,6 +36,16 @@ void rail_init_cc(struct rail *rail)
 }
 
 /*
+ * The round trip that a try of the rail is likely to cost. One that was measured in a stall says nothing of the time
+ * behind it: only where a try has shown that it is still so long, it is believed.
+ */
+static uint64_t trip_ns(const struct rail *rail)
+{
+    const struct rtt *rtt = &rail->rtt;
+    return rail->bulk_tries || rtt->srtt_ns < rtt->min_ns ? rtt->srtt_ns : rtt->min_ns;
+}
+
+/*
  * Whether what is known of the rail was learned long ago: before it was mended, or its queues drained. At most one
  * chunk in OLD_CHUNKS goes there to learn it anew, and no message waits for that more than a share of the time. What
  * the main rail carries besides says nothing of what it would do with a large message.
@@ -44,12 +54,13 @@ static bool is_estimate_old(const struct rail *rail)
 {
     const struct flow *flow = rail->flow;
     return rail->flying_payload < rail->cc.chunk_bytes / 2 && flow->sent.next_seq - rail->bulk_seq >= OLD_CHUNKS &&
-           flow->core->now_ns - rail->bulk_ns >= OLD_TRIPS * rail->rtt.srtt_ns;
+           flow->core->now_ns - rail->bulk_ns >= OLD_TRIPS * trip_ns(rail);
 }
 
 void rail_give_bulk(struct rail *rail, uint64_t now_ns)
 {
-    if (rail->flow->rail_count > 1 && is_estimate_old(rail)) {
+    rail->bulk_tries = rail->flow->rail_count > 1 && is_estimate_old(rail);
+    if (rail->bulk_tries) {
         rail->window_limited = true; /* by what was known, which has kept all others away */
         rail->rtt.renews = true;
     }

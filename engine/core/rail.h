@@ -77,6 +77,7 @@ struct rail {
     uint64_t flying_payload; /* against the congestion window */
     uint32_t flying_chunks;
     uint64_t bulk_seq, bulk_ns;       /* the flow's next chunk, and the time, when the rail was last given bulk */
+    bool bulk_tries;                  /* that was to learn an old estimate anew */
     uint32_t reorder_threshold;       /* of sent_lose_by_path() */
     uint32_t reorder_window_quarters; /* RACK's reordering window in quarters of min_rtt; grows */
     uint64_t too_soon_ns;             /* chunks sent after this cannot have been acked yet (now - min_rtt) */

@@ -47,6 +47,28 @@ Test(rails_estimates, a_slow_rail_is_tried_rarely, .init = open_proven)
     cr_assert(sequenced[0][1] >= 1 && sequenced[0][1] <= 2, "after 640 ms: %u times", sequenced[0][1]);
 }
 
+/* A stall says nothing of the time behind it: the first try comes soon, the next one after what that has shown. */
+Test(rails_estimates, a_stall_does_not_put_off_the_first_try, .init = open_proven)
+{
+    struct rail *second = &duo_flow[0]->rails[1];
+    pass_messages(1, 768 << 10);
+    cr_assert_gt(sequenced[0][1], 0);
+    for (unsigned i = 0; i < 50; i++)
+        rtt_sample(&second->rtt, 1000 * MS, 0, duo_now);
+    cc_set_window(&second->cc, second->cc.chunk_bytes);
+    memset(sequenced, 0, sizeof sequenced);
+    for (unsigned i = 0; i < 100 && !sequenced[0][1]; i++)
+        pass_messages(1, 256 << 10);
+    cr_assert_eq(sequenced[0][1], 1, "%u", sequenced[0][1]);
+    second->rtt.srtt_ns = 1000 * MS; /* it has shown that it is so */
+    for (unsigned i = 0; i < 300; i++) {
+        cc_set_window(&second->cc, second->cc.chunk_bytes);
+        pass_messages(1, 256 << 10);
+        second->rtt.srtt_ns = 1000 * MS;
+    }
+    cr_assert_eq(sequenced[0][1], 1, "%u", sequenced[0][1]);
+}
+
 /* The same, without a look at the bytes. */
 static void pass_quickly(unsigned count, uint64_t size)
 {
