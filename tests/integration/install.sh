@@ -3,7 +3,7 @@
 # What `meson install` puts in place is enough to build and run the examples, in C and in C++.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/lib.sh"
-plan 18
+plan 19
 
 ROOT=$WORK/root
 install_all() {
@@ -16,6 +16,19 @@ check "a pkg-config file and a library" test -n "$PC" -a -n "$LIBRARY"
 export PKG_CONFIG_PATH PKG_CONFIG_SYSROOT_DIR=$ROOT LD_LIBRARY_PATH
 PKG_CONFIG_PATH=$(dirname "$PC")
 LD_LIBRARY_PATH=$(dirname "$LIBRARY")
+
+# no loader knows of this place
+tools_run() {
+    local tool
+    for tool in transport_test p2p_bench uccl_info; do
+        env -u LD_LIBRARY_PATH "$(find "$ROOT" -path "*/bin/$tool")" --version || return 1
+    done
+}
+if [ -d "$ROOT/usr/bin" ]; then
+    skip "the tools find the library" "with the prefix /usr the loader does"
+else
+    check "the tools find the library" tools_run
+fi
 
 # uccl_open(3) leads to uccl-engine(3), as all calls do
 man_pages() {
