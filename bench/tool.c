@@ -2,6 +2,8 @@
 /* See tool.h. */
 #include "tool.h"
 
+#include "memory_left.h"
+
 #include <endian.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -414,32 +416,16 @@ uccl_listener *tool_listen(uccl_engine *engine, uint16_t port)
     return listener;
 }
 
-/* Bytes that the machine can give without killing a process; UINT64_MAX: it does not say. */
-static uint64_t memory_left(void)
-{
-    uint64_t available = UINT64_MAX, swap = 0, kib;
-    char line[128];
-    FILE *file = fopen("/proc/meminfo", "re");
-    while (file && fgets(line, sizeof(line), file)) {
-        if (sscanf(line, "MemAvailable: %" SCNu64, &kib) == 1)
-            available = kib * 1024;
-        else if (sscanf(line, "SwapFree: %" SCNu64, &kib) == 1)
-            swap = kib * 1024;
-    }
-    if (file)
-        fclose(file);
-    return available == UINT64_MAX ? available : available + swap;
-}
-
 void *tool_allocate(uint64_t bytes)
 {
     void *memory = MAP_FAILED;
-    uint64_t left = memory_left();
+    const char *whose;
+    uint64_t left = memory_left(&whose);
     char why[64];
     if (bytes == 0)
         bytes = 1;
-    if (bytes > left) /* which the kernel grants all the same, and kills whoever touches it */
-        snprintf(why, sizeof(why), "the machine has %" PRIu64 " MiB left", left / MIB);
+    if (bytes > left)
+        snprintf(why, sizeof(why), "%s has %" PRIu64 " MiB left", whose, left / MIB);
     else if ((memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) == MAP_FAILED)
         snprintf(why, sizeof(why), "%s", strerror(errno));
     if (memory == MAP_FAILED)

@@ -5,7 +5,7 @@
  * period is used up, the kernel runs none of them until the next one.
  *
  * So the CPU quotas count as well: that of the process's control group, and those of all groups above it that can be
- * seen (cgroups(7), version 1 and 2; cpu.max, cpu.cfs_quota_us).
+ * seen (cpu.max in version 2, cpu.cfs_quota_us in version 1).
  */
 #ifndef UCCL_CORES_H
 #define UCCL_CORES_H

@@ -3,7 +3,7 @@
 # A tool's report arrives whole, or its exit status is not 0 and a line says why. Nothing here is measured.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/lib.sh"
-plan 66 62
+plan 67 63
 
 INFO=$BUILD/bench/uccl_info
 SCALE=$BUILD/bench/scale_sim
@@ -103,10 +103,24 @@ if without /sys true 2>/dev/null; then
     printf 'MemAvailable: 1024 kB\nSwapFree: 1024 kB\n' >"$WORK/meminfo"
     check "more than the machine has left is not touched" lost 'message buffers: the machine has 2 MiB left' \
         "unshare -m sh -c 'mount --bind $WORK/meminfo /proc/meminfo && exec $P2P_BENCH --local --sizes=4M --iterations=20'"
+    # a limit of 3 MiB, of which 1 is taken; what gives way are files and swap, half a MiB each
+    mkdir "$WORK/group"
+    echo 3145728 >"$WORK/group/memory.max"
+    echo 1048576 >"$WORK/group/memory.current"
+    echo 524288 >"$WORK/group/memory.swap.max"
+    echo 0 >"$WORK/group/memory.swap.current"
+    printf 'anon 524288\ninactive_file 262144\nactive_file 262144\n' >"$WORK/group/memory.stat"
+    echo '0::/' >"$WORK/cgroup"
+    echo "31 23 0:28 / $WORK/group rw - cgroup2 cgroup2 rw" >"$WORK/mountinfo"
+    printf 'MemAvailable: 1048576 kB\nSwapFree: 1024 kB\n' >"$WORK/meminfo"
+    # shellcheck disable=SC2016
+    check "nor more than a control group has left" lost 'message buffers: the control group has 3 MiB left' \
+        "unshare -m sh -c 'mount --bind $WORK/meminfo /proc/meminfo && mount --bind $WORK/cgroup /proc/\$\$/cgroup &&
+            mount --bind $WORK/mountinfo /proc/\$\$/mountinfo && exec $P2P_BENCH --local --sizes=4M --iterations=20'"
     check "without /dev: it says so" lost '/dev/null' "$(declare -f without); BUILD=$BUILD without /dev $P2P_BENCH ${BRIEF[*]}"
     check "without any interface: it says so" lost 'no network interface is up and has an address$' "unshare -n $INFO"
 else
-    skip "without /sys, /proc, /dev" "not allowed to make mount namespaces" $((SHORT ? 4 : 6))
+    skip "without /sys, /proc, /dev" "not allowed to make mount namespaces" $((SHORT ? 5 : 7))
 fi
 check "without HOME, a locale and the rest of the environment" env -i "$P2P_BENCH" "${BRIEF[@]}"
 odd_locale() { LC_ALL=de_DE.UTF-8 timeout 60 "$P2P_BENCH" "${BRIEF[@]}" --json | python3 -m json.tool; }
