@@ -82,8 +82,8 @@ size_t core_flow_size(const struct params *params, const struct flow_setup *setu
 struct flow *core_flow_open(struct core *core, void *memory, const struct flow_setup *setup, uint64_t now_ns)
 {
     uint32_t slot = token_slot(setup->rx_token);
-    assert(!core->flows[slot] && setup->rail_count <= CORE_RAILS_MAX);
-    for (unsigned i = 0; i < flow_rail_count(setup); i++)
+    assert(!core->flows[slot] && setup->rail_count > 0 && setup->rail_count <= CORE_RAILS_MAX);
+    for (unsigned i = 0; i < setup->rail_count; i++)
         assert(setup->rails[i].datagram_bytes >= CORE_DATAGRAM_MIN &&
                setup->rails[i].datagram_bytes <=
                    (setup->rails[i].reliable ? CORE_RECORD_BYTES_MAX : CORE_TRAIN_BYTES_MAX));
@@ -126,15 +126,17 @@ void core_set_datagram(struct core *core, uint32_t destination, uint32_t datagra
 
 void core_destination_changed(struct core *core, uint32_t destination, bool up, uint64_t now_ns)
 {
+    core->now_ns = now_ns;
     for (uint32_t i = 0; i < core->flow_end; i++) {
         struct flow *flow = core->flows[i];
-        for (unsigned rail = 0; flow && rail < flow->rail_count; rail++) {
-            if (flow->rails[rail].destination != destination)
+        for (unsigned k = 0; flow && !flow->dead && k < flow->rail_count; k++) {
+            if (flow->rails[k].destination != destination)
                 continue;
             if (up)
-                core_rail_up(core, flow, rail, now_ns);
+                rail_mend(&flow->rails[k]);
             else
-                core_rail_down(core, flow, rail, now_ns);
+                rail_cut(&flow->rails[k]);
+            flow_update_timer(flow);
         }
     }
 }
@@ -486,26 +488,6 @@ void core_expire(struct core *core, uint64_t now_ns)
             flow_update_timer(flow);
         }
     }
-}
-
-void core_rail_down(struct core *core, struct flow *flow, unsigned rail, uint64_t now_ns)
-{
-    assert(rail < flow->rail_count);
-    core->now_ns = now_ns;
-    if (flow->dead)
-        return;
-    rail_cut(&flow->rails[rail]);
-    flow_update_timer(flow);
-}
-
-void core_rail_up(struct core *core, struct flow *flow, unsigned rail, uint64_t now_ns)
-{
-    assert(rail < flow->rail_count);
-    core->now_ns = now_ns;
-    if (flow->dead)
-        return;
-    rail_mend(&flow->rails[rail]);
-    flow_update_timer(flow);
 }
 
 void core_fail(struct core *core, int32_t status, uint64_t now_ns)

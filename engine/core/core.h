@@ -138,7 +138,7 @@ struct flow_setup {
     uint64_t rx_token;                       /* in every packet from the peer; core_make_token() made it */
     uint64_t tx_token;                       /* in every packet to the peer */
     struct rail_setup rails[CORE_RAILS_MAX]; /* the preferred one first */
-    uint32_t rail_count;                     /* 0: one */
+    uint32_t rail_count;                     /* 1 to CORE_RAILS_MAX */
     uint32_t chunk_window;                   /* chunks: the smaller of both ends' UCCL_CHUNK_WINDOW */
     uint32_t msg_window;                     /* messages: the smaller of both ends' UCCL_MSG_WINDOW */
     uint64_t tx_window_bytes;                /* size of the peer's receive buffer, in kernel bytes */
@@ -322,13 +322,10 @@ bool core_rx_copied(struct core *core, const uint8_t *header, size_t length, con
 void core_expire(struct core *core, uint64_t now_ns);
 
 /*
- * The device of a flow's rail is gone, or is back: the rail is not used any more, or is asked whether it works. Without
- * these calls the core notices it by itself (UCCL_NIC_DEAD_MS). Nothing changes for a flow with one rail. Safe to
- * repeat.
+ * The device of the rail that leads to this destination, of whichever flow, is gone, or is back: the rail is not used
+ * any more, or is asked whether it works. Without this call the core notices it by itself (UCCL_NIC_DEAD_MS). Nothing
+ * changes for a flow with one rail. Safe to repeat.
  */
-void core_rail_down(struct core *core, struct flow *flow, unsigned rail, uint64_t now_ns);
-void core_rail_up(struct core *core, struct flow *flow, unsigned rail, uint64_t now_ns);
-/* The same for the rail that leads to this destination, of whichever flow. */
 void core_destination_changed(struct core *core, uint32_t destination, bool up, uint64_t now_ns);
 
 /*

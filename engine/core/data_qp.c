@@ -23,7 +23,7 @@ static uint32_t reserve_of(const struct flow_setup *setup)
 
 static unsigned pair_bits(const struct flow_setup *setup)
 {
-    unsigned pairs = setup->pairs ? setup->pairs : flow_rail_count(setup), bits = 0;
+    unsigned pairs = setup->pairs ? setup->pairs : setup->rail_count, bits = 0;
     assert(pairs <= CORE_PAIRS_MAX);
     while (1u << bits < pairs)
         bits++;

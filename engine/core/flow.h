@@ -106,11 +106,6 @@ struct flow {
 
 #define EACH_RAIL(of, each) for (struct rail *each = (of)->rails; each; each = each->next)
 
-static inline unsigned flow_rail_count(const struct flow_setup *setup)
-{
-    return setup->rail_count ? setup->rail_count : 1;
-}
-
 /* Anything but probes may be sent, over some rail. */
 static inline bool flow_proven(const struct flow *flow)
 {

@@ -5,7 +5,7 @@
 
 size_t flow_size(const struct params *params, const struct flow_setup *setup)
 {
-    size_t rails = flow_rail_count(setup), paths = rails * rail_path_count(params, setup);
+    size_t rails = setup->rail_count, paths = rails * rail_path_count(params, setup);
     return round64(sizeof(struct flow) + rails * sizeof(struct rail)) +
            round64(setup->chunk_window * sizeof(struct chunk)) +
            round64(setup->chunk_window * sizeof(struct sack_chunk)) + round64(paths * sizeof(struct path)) +
@@ -16,7 +16,7 @@ size_t flow_size(const struct params *params, const struct flow_setup *setup)
 struct flow *flow_init(void *memory, struct core *core, const struct flow_setup *setup, uint64_t now_ns)
 {
     const struct params *params = core->params;
-    uint16_t rails = (uint16_t)flow_rail_count(setup), paths = rail_path_count(params, setup);
+    uint16_t rails = (uint16_t)setup->rail_count, paths = rail_path_count(params, setup);
     struct flow *flow = memory;
     uint8_t *at = memory;
     at += round64(sizeof *flow + rails * sizeof *flow->rails);

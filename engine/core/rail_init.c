@@ -4,7 +4,7 @@
 
 uint16_t rail_path_count(const struct params *params, const struct flow_setup *setup)
 {
-    uint64_t most = PATHS_MAX / flow_rail_count(setup);
+    uint64_t most = PATHS_MAX / setup->rail_count;
     return (uint16_t)(params->port_entropy < most ? params->port_entropy : most);
 }
 

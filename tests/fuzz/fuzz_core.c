@@ -323,7 +323,7 @@ static void open_flow(unsigned index)
     struct flow_setup setup = {
         .rx_token = rx_tokens[index],
         .tx_token = tx_tokens[index],
-        .rails = {{.datagram_bytes = DATAGRAM_BYTES}, {.datagram_bytes = DATAGRAM_BYTES}},
+        .rails = {{2 * index, DATAGRAM_BYTES}, {2 * index + 1, DATAGRAM_BYTES}},
         .rail_count = index == 0 ? rails : 1,
         .chunk_window = 64,
         .msg_window = 16,
@@ -671,7 +671,7 @@ static void nic(struct reader reader)
     }
     default:
         if (what & 8 && rails > 1) {
-            (what & 0x10 ? core_rail_up : core_rail_down)(core, flow, what >> 5 & 1, now_ns);
+            core_destination_changed(core, what >> 5 & 1, what & 0x10, now_ns);
             break;
         }
         core_qp_opened(core, flow, path, generation, 1, 1, now_ns);

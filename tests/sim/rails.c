@@ -76,7 +76,8 @@ void rails_event(struct world *world, struct end *end, unsigned index)
             continue;
         world_note(world, gone ? "device gone" : "device back", i, cut->side, cut->rail);
         pair->device_gone[cut->side][cut->rail] = gone;
-        (gone ? core_rail_down : core_rail_up)(end->core, pair->flow[cut->side], cut->rail, world_clock_ns(world, end));
+        core_destination_changed(end->core, pair->setup[cut->side].rails[cut->rail].destination, !gone,
+                                 world_clock_ns(world, end));
     }
 }
 

@@ -456,6 +456,12 @@ static inline void duo_assert_arrived(const struct duo_request *send, const stru
     duo_assert_ended(recv, UCCL_OK, size);
 }
 
+/* The device of a rail of side 0 is gone, or is back. */
+static inline void duo_device(unsigned rail, bool up)
+{
+    core_destination_changed(duo_core[0], duo_flow[0]->rails[rail].destination, up, duo_now);
+}
+
 /* All paths of the rail are up at both ends. */
 static inline void duo_connect_rail(unsigned rail)
 {

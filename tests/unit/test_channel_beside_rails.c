@@ -33,7 +33,7 @@ Test(channel_beside_rails, connections_are_wanted_while_a_rail_is_lost)
 {
     open_apart();
     duo_talk();
-    core_rail_down(duo_core[0], duo_flow[0], 1, duo_now);
+    duo_device(1, false);
     flow_count_bulk(duo_flow[0], 16 << 20);
     duo_events(0);
     cr_assert(duo_lost[0] == 1 && duo_wanted[0] == 1, "%u, %u", duo_lost[0], duo_wanted[0]);

@@ -72,7 +72,7 @@ Test(place_rails, queue_pairs_go_with_their_rail, .init = open_rails)
     duo_recv(0, 1); /* rails are asked while something waits */
     for (unsigned lost = 0; lost < RAILS; lost++) {
         const struct rail *rail = &duo_flow[0]->rails[lost];
-        core_rail_down(duo_core[0], duo_flow[0], lost, duo_now);
+        duo_device(lost, false);
         cr_assert_eq(rail->qps_usable, 0);
         cr_assert_eq(duo_flow[0]->qps.usable, PATHS, "the other one's stay");
         placing_talk();
@@ -91,7 +91,7 @@ Test(place_rails, queue_pairs_go_with_their_rail, .init = open_rails)
         }
         cr_assert_eq(placing_opened[0], opened, "nothing is opened on a lost rail");
 
-        core_rail_up(duo_core[0], duo_flow[0], lost, duo_now);
+        duo_device(lost, true);
         placing_run(500 * MS);
         cr_assert_eq(rail->qps_usable, PATHS);
         pass(1000000);
@@ -167,7 +167,7 @@ Test(place_rails, nothing_lands_late, .init = open_rails)
     struct duo_request *send = duo_send(0, 60000);
     duo_talk();
     cr_assert_gt(placing_packet_count, 0, "written, and under way");
-    core_rail_down(duo_core[0], duo_flow[0], 0, duo_now);
+    duo_device(0, false);
     while (placing_drain_count[0] > 0) /* ours */
         placing_drained(0);
     duo_run_with(200 * MS, duo_talk);

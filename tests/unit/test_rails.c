@@ -95,13 +95,13 @@ Test(rails, silence_brings_a_rail_down, .init = open_proven)
 Test(rails, three_answers_bring_it_back, .init = open_proven)
 {
     duo_flow[0]->rails[0].mtu.losses = 2; /* one more would be a hole */
-    core_rail_down(duo_core[0], duo_flow[0], 0, duo_now);
+    duo_device(0, false);
     duo_events(0);
     cr_assert_eq(duo_lost[0], 1);
     pass_message(100);
     cr_assert_eq(sequenced[0][0] + others[0][0], 0, "nothing goes to a device that is gone");
     dead[0][0] = true;
-    core_rail_up(duo_core[0], duo_flow[0], 0, duo_now);
+    duo_device(0, true);
     duo_recv(0, 100);
     duo_run_with(700 * MS, talk);
     cr_assert_eq(rail_of(0, 0)->state, RAIL_DOWN, "nothing is answered");
@@ -130,8 +130,8 @@ static void await_answers(const struct rail *rail, unsigned answers)
 Test(rails, answers_must_follow_each_other, .init = open_proven)
 {
     const struct rail *rail = rail_of(0, 0);
-    core_rail_down(duo_core[0], duo_flow[0], 0, duo_now);
-    core_rail_up(duo_core[0], duo_flow[0], 0, duo_now);
+    duo_device(0, false);
+    duo_device(0, true);
     duo_recv(0, 100);
     for (unsigned answers = 1; answers <= 2; answers++) {
         await_answers(rail, answers);
@@ -154,8 +154,8 @@ Test(rails, late_answers_bring_it_back, .init = open_proven)
     } late[LATE_MAX];
     unsigned count = 0, answered = 0;
     struct rail *rail = &duo_flow[0]->rails[0];
-    core_rail_down(duo_core[0], duo_flow[0], 0, duo_now);
-    core_rail_up(duo_core[0], duo_flow[0], 0, duo_now);
+    duo_device(0, false);
+    duo_device(0, true);
     duo_recv(0, 100);
     dead[0][0] = true;
     for (unsigned i = 0; i < 2000 && rail->state != RAIL_UP; i++) {
@@ -188,7 +188,7 @@ Test(rails, a_device_takes_its_chunks_with_it, .init = open_proven)
     uint32_t flying = rail_of(0, 0)->flying_chunks;
     uint64_t cwnd = rail_of(0, 1)->cc.cwnd_bytes;
     cr_assert_gt(flying, 0);
-    core_rail_down(duo_core[0], duo_flow[0], 0, duo_now);
+    duo_device(0, false);
     cr_assert_eq(rail_of(0, 0)->flying_chunks, 0);
     cr_assert_eq(rail_of(0, 1)->cc.cwnd_bytes, cwnd);
     uint64_t at_ns = duo_now;
@@ -196,17 +196,17 @@ Test(rails, a_device_takes_its_chunks_with_it, .init = open_proven)
     duo_assert_arrived(send, recv, 512 << 10);
     cr_assert_lt(duo_now - at_ns, 8 * MS, "no timeout had to pass");
     cr_assert_eq(duo_count(&duo_counters[0].rail_moves), flying);
-    core_rail_down(duo_core[0], duo_flow[0], 0, duo_now); /* again */
+    duo_device(0, false); /* again */
     cr_assert_eq(duo_count(&duo_counters[0].rails_lost), 1);
 }
 
 /* All devices are gone. The first to return carries chunks at once, before it has answered. */
 Test(rails, the_first_device_that_returns_is_used, .init = open_proven)
 {
-    core_rail_down(duo_core[0], duo_flow[0], 1, duo_now);
-    core_rail_down(duo_core[0], duo_flow[0], 0, duo_now);
+    duo_device(1, false);
+    duo_device(0, false);
     cr_assert_not(duo_flow[0]->carries);
-    core_rail_up(duo_core[0], duo_flow[0], 1, duo_now);
+    duo_device(1, true);
     cr_assert(duo_flow[0]->carries);
     cr_assert_eq(duo_flow[0]->main, rail_of(0, 1));
     pass_message(100);
@@ -245,8 +245,8 @@ Test(rails, an_idle_flow_lets_devices_come_and_go, .init = open_proven)
 {
     memset(others, 0, sizeof others);
     cr_assert_not(flow_expects_peer(duo_flow[0]));
-    core_rail_down(duo_core[0], duo_flow[0], 0, duo_now);
-    core_rail_up(duo_core[0], duo_flow[0], 0, duo_now);
+    duo_device(0, false);
+    duo_device(0, true);
     duo_run_with(900 * MS, talk);
     cr_assert_eq(others[0][0] + others[0][1], 0);
     cr_assert(rail_of(0, 0)->asked);
@@ -255,11 +255,11 @@ Test(rails, an_idle_flow_lets_devices_come_and_go, .init = open_proven)
 /* The device of a rail is down from the beginning: it is asked when it comes, and used. */
 Test(rails, a_device_comes_late, .init = open_rails)
 {
-    core_rail_down(duo_core[0], duo_flow[0], 0, duo_now);
+    duo_device(0, false);
     pass_message(100 << 10);
     cr_assert_eq(sequenced[0][0] + others[0][0], 0);
     cr_assert_not(probe_proven(&rail_of(0, 0)->probe));
-    core_rail_up(duo_core[0], duo_flow[0], 0, duo_now);
+    duo_device(0, true);
     pass_message(100 << 10);
     cr_assert_eq(rail_of(0, 0)->state, RAIL_UP);
     pass_message(100 << 10);
@@ -274,7 +274,7 @@ Test(rails, a_device_goes_before_its_address_is_proven, .init = open_rails)
     struct duo_request *recv = duo_recv(1, 100), *send = duo_send(0, 100);
     say(0);
     cr_assert_gt(others[0][0], 0);
-    core_rail_down(duo_core[0], duo_flow[0], 0, duo_now);
+    duo_device(0, false);
     duo_deliver(0);
     others[0][0] = 0;
     duo_run_with(900 * MS, talk);
@@ -283,7 +283,7 @@ Test(rails, a_device_goes_before_its_address_is_proven, .init = open_rails)
     cr_assert(probe_proven(&rail_of(0, 0)->probe));
     cr_assert_eq(rail_of(0, 0)->state, RAIL_DOWN);
     cr_assert_eq(sequenced[0][0] + others[0][0], 0);
-    core_rail_up(duo_core[0], duo_flow[0], 0, duo_now);
+    duo_device(0, true);
     duo_recv(0, 100);
     duo_run_with(500 * MS, talk);
     cr_assert_eq(rail_of(0, 0)->state, RAIL_UP);
@@ -469,7 +469,7 @@ Test(rails, the_peer_dies_without_devices, .init = open_proven)
 {
     struct duo_request *send = duo_send(0, 100);
     for (unsigned i = 0; i < RAILS; i++)
-        core_rail_down(duo_core[0], duo_flow[0], i, duo_now);
+        duo_device(i, false);
     duo_run_with(900 * MS, talk);
     cr_assert_eq(sequenced[0][0] + sequenced[0][1] + others[0][0] + others[0][1], 0);
     cr_assert_eq(duo_dead[0], 0);
@@ -582,13 +582,13 @@ Test(rails, a_hole_is_found_beside_the_first_rail, .init = open_sized)
 Test(rails, the_only_rail_is_used)
 {
     duo_open();
-    core_rail_down(duo_core[0], duo_flow[0], 0, duo_now);
+    duo_device(0, false);
     cr_assert_eq(duo_flow[0]->rails->state, RAIL_UP);
     struct duo_request *send = duo_send(0, 100);
     duo_recv(1, 100);
     duo_run(900 * MS);
     duo_assert_ended(send, UCCL_OK, 100);
-    core_rail_up(duo_core[0], duo_flow[0], 0, duo_now);
+    duo_device(0, true);
     cr_assert_eq(duo_count(&duo_counters[0].rails_lost), 0);
 }
 

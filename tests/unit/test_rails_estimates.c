@@ -112,9 +112,9 @@ Test(rails_estimates, one_that_was_lost_is_tried_at_once, .init = open_proven)
     memset(bulk, 0, sizeof bulk);
     for (unsigned i = 0; i < 50; i++)
         rtt_sample(&second->rtt, 1000 * MS, 0, duo_now);
-    core_rail_down(duo_core[0], duo_flow[0], 1, duo_now);
+    duo_device(1, false);
     pass_quickly(30, 256 << 10);
-    core_rail_up(duo_core[0], duo_flow[0], 1, duo_now);
+    duo_device(1, true);
     pass_quickly(100, 256 << 10);
     cr_assert_eq(duo_count(&duo_counters[0].rails_returned), 1);
     cr_assert_gt(bulk[1], 50, "%u of %u chunks", bulk[1], bulk[0] + bulk[1]);
