@@ -28,12 +28,14 @@ enum {
     LINK_PERCENT = 99,           /* granted part of the link's rate, so that a queue once built drains */
     IDLE_SHARE = 8,              /* a quantum for an idle flow takes as long as 8 others */
     WALK_MAX = 64,               /* messages looked at to find the demand */
-    ASK_BACKOFF_MAX = 6,
-    HEARD_PATIENCE = 8, /* timeout multiplier once the receiver knows the demand */
+    ASK_BACKOFF_MAX = 10,        /* doublings, */
+    ASK_OFTEN = 6,               /* but beyond these only up to ASK_MAX_NS */
+    HEARD_PATIENCE = 8,          /* timeout multiplier once the receiver knows the demand */
     GRANTS_SAVED_MAX = 16,
 };
 #define DEMAND_AHEAD_BYTES (UINT64_C(8) << 20) /* beyond what is used */
 #define ASK_MIN_NS (100 * NS_PER_US)
+#define ASK_MAX_NS (100 * NS_PER_MS)
 #define ASK_FIRST_NS (1000 * NS_PER_US) /* while no round trip is known */
 #define BURST_NS (50 * NS_PER_US)       /* most time that a pacer called late makes up for */
 
@@ -126,7 +128,8 @@ static uint64_t patience_ns(const struct flow *flow)
         ns = ASK_MIN_NS;
     if (tx->heard_bytes >= tx->advertised_bytes)
         ns *= HEARD_PATIENCE; /* its turn will come; only the last grant may have been lost */
-    return ns << tx->backoff;
+    uint64_t most_ns = ns << ASK_OFTEN < ASK_MAX_NS ? ASK_MAX_NS : ns << ASK_OFTEN;
+    return ns << tx->backoff < most_ns ? ns << tx->backoff : most_ns;
 }
 
 static void advertise(struct flow *flow, uint64_t now_ns)

@@ -148,6 +148,26 @@ Test(credit, the_last_grant_is_lost, .init = open_fast)
     both_end(send, recv, LARGE);
 }
 
+/* The demand of a peer that does not answer leaves more and more rarely; that of one that does, often. */
+Test(credit, a_silent_peer_is_asked_rarely, .init = open_fast)
+{
+    struct duo_request *send, *recv;
+    post(LARGE, &send, &recv);
+    duo_transmit(0);
+    duo_drop(0);
+    uint64_t end_ns = duo_now + 800 * MS;
+    unsigned asked = 0;
+    duo_flow[0]->main->rtt.srtt_ns = 20 * US;
+    duo_flow[0]->main->rtt.peer_ack_delay_ns = 0;
+    while (duo_tick(0, end_ns)) {
+        asked += duo_transmit(0);
+        duo_drop(0);
+    }
+    cr_assert(asked >= 15 && asked <= 60, "%u times in 0.8 s", asked);
+    duo_run(2000 * MS);
+    both_end(send, recv, LARGE);
+}
+
 Test(credit, every_receiver_serves, .init = open_fast)
 {
     struct duo_request *send, *recv;
