@@ -8,16 +8,13 @@
  * Two engines in one process, one per side; all four pairs of GPU and host memory. Everything that a
  * message must not touch is looked at as well.
  */
-#include "../stress/engines.h"
-
-#include "device.h"
-#include "stream.h"
+#include "contents.h"
 
 #include <dlfcn.h>
 #include <stdbool.h>
 #include <string.h>
 
-enum { SIDES = 2, GUARD = 128, POISON = 0xdb };
+enum { SIDES = 2 };
 
 #define REGION_BYTES (UINT64_C(80) << 20)
 #define BIG_BYTES (UINT64_C(64) << 20) /* more than all staging memory together */
@@ -92,38 +89,6 @@ static int last_error(void)
 }
 
 /* ---- one message ----------------------------------------------------------------------------- */
-
-static void fill(struct region *region, uint64_t offset, uint64_t size, uint64_t number)
-{
-    void *contents = region_scratch(region, region->base + offset, size);
-    tool_fill(contents, size, 0, number);
-    region_store(region, region->base + offset, size);
-}
-
-/* Poisons where a message goes, and around it. */
-static void poison(struct region *region, uint64_t offset, uint64_t size)
-{
-    uint64_t whole = size + 2 * GUARD;
-    unsigned char *at = region->base + offset - GUARD;
-    tool_poison(region_scratch(region, at, whole), whole);
-    region_store(region, at, whole);
-}
-
-/* `size` bytes at `offset` are message `number`; what follows up to `room`, and the guards, are untouched. */
-static void expect(struct region *region, uint64_t offset, uint64_t size, uint64_t room, uint64_t number)
-{
-    struct tool_mismatch mismatch;
-    unsigned char *at = region->base + offset - GUARD;
-    uint64_t whole = room + 2 * GUARD;
-    unsigned char *contents = region_scratch(region, at, whole);
-    region_load(region, at, whole);
-    bool right = tool_verify(contents + GUARD, size, 0, number, &mismatch);
-    CHECK(right, "size %lu, offset %lu: wrong at %lu: %lx for %lx", size, offset, mismatch.offset, mismatch.got,
-          mismatch.expected);
-    for (uint64_t i = 0; i < whole; i++)
-        CHECK((i >= GUARD && i < GUARD + size) || contents[i] == POISON, "size %lu, offset %lu: byte %ld was written",
-              size, offset, (long)i - GUARD);
-}
 
 /* Test or wait: both ways must get a request to its end. */
 static int finish(uccl_request *request, size_t *bytes, bool by_test)

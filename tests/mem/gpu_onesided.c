@@ -9,16 +9,13 @@
  * from the other. What an operation must not touch is looked at as well. On the stand-ins copies fail too, at either
  * end: the operation ends with an error, soon; the next one works; and what was held of the runtime is given back.
  */
-#include "../stress/engines.h"
-
-#include "device.h"
-#include "stream.h"
+#include "contents.h"
 
 #include <dlfcn.h>
 #include <stdbool.h>
 #include <string.h>
 
-enum { SIDES = 2, HOST = 1, GUARD = 128, POISON = 0xdb, SOON_MS = 10000 };
+enum { SIDES = 2, HOST = 1, SOON_MS = 10000 };
 enum { RIGHTS = UCCL_ACCESS_READ | UCCL_ACCESS_WRITE };
 
 #define REGION_BYTES (UINT64_C(24) << 20)
@@ -49,37 +46,6 @@ __attribute__((format(printf, 1, 2))) static void passed(const char *format, ...
     printf("\n");
     fflush(stdout);
     va_end(arguments);
-}
-
-/* ---- contents ---- */
-
-static void fill(struct region *region, uint64_t offset, uint64_t size, uint64_t of)
-{
-    tool_fill(region_scratch(region, region->base + offset, size), size, 0, of);
-    region_store(region, region->base + offset, size);
-}
-
-/* Poisons where bytes are to go, and around them. */
-static void poison(struct region *region, uint64_t offset, uint64_t size)
-{
-    unsigned char *at = region->base + offset - GUARD;
-    tool_poison(region_scratch(region, at, size + 2 * GUARD), size + 2 * GUARD);
-    region_store(region, at, size + 2 * GUARD);
-}
-
-/* `size` bytes at `offset` have these contents; what follows up to `room`, and the guards, are untouched. */
-static void expect(struct region *region, uint64_t offset, uint64_t size, uint64_t room, uint64_t of)
-{
-    struct tool_mismatch mismatch;
-    unsigned char *at = region->base + offset - GUARD;
-    uint64_t whole = room + 2 * GUARD;
-    unsigned char *contents = region_scratch(region, at, whole);
-    region_load(region, at, whole);
-    CHECK(tool_verify(contents + GUARD, size, 0, of, &mismatch), "size %lu, offset %lu: wrong at %lu", size, offset,
-          mismatch.offset);
-    for (uint64_t i = 0; i < whole; i++)
-        CHECK((i >= GUARD && i < GUARD + size) || contents[i] == POISON, "size %lu, offset %lu: byte %ld was written",
-              size, offset, (long)i - GUARD);
 }
 
 static uint64_t word_at(struct region *region, uint64_t offset)
