@@ -6,6 +6,7 @@
 #include "stress.h"
 #include "uccl/engine.h"
 
+#include <stdarg.h>
 #include <string.h>
 
 #define OK(expression)                                                                                                 \
@@ -14,18 +15,26 @@
         CHECK(ok_ == 0, "%s: %s", #expression, uccl_strerror(ok_));                                                    \
     } while (0)
 
-static inline uccl_engine *engine_open(const char *lend, const char *spin_us)
+/* An engine on loopback with these settings, each a name and a value; then NULL. */
+static inline uccl_engine *engine_open_with(const char *name, ...)
 {
     uccl_config *config;
     uccl_engine *engine;
+    va_list settings;
     OK(uccl_config_create(&config));
-    OK(uccl_config_set(config, "LEND", lend));
-    OK(uccl_config_set(config, "SPIN_US", spin_us));
     OK(uccl_config_set(config, "SOCKET_IFNAME", "lo"));
-    OK(uccl_config_set(config, "LINGER_MS", "500"));
+    va_start(settings, name);
+    for (; name; name = va_arg(settings, const char *))
+        OK(uccl_config_set(config, name, va_arg(settings, const char *)));
+    va_end(settings);
     OK(uccl_open(config, &engine));
     uccl_config_destroy(config);
     return engine;
+}
+
+static inline uccl_engine *engine_open(const char *lend, const char *spin_us)
+{
+    return engine_open_with("LEND", lend, "SPIN_US", spin_us, "LINGER_MS", "500", NULL);
 }
 
 /* Connects `a` to `b`'s listener; conn[0] is of `a`. */

@@ -26,23 +26,6 @@ struct waiter {
     int status;
 };
 
-static uccl_engine *open_small(const char *lend, const char *engines)
-{
-    uccl_config *config;
-    uccl_engine *engine;
-    OK(uccl_config_create(&config));
-    OK(uccl_config_set(config, "LEND", lend));
-    OK(uccl_config_set(config, "NUM_ENGINES", engines));
-    OK(uccl_config_set(config, "SOCKET_IFNAME", "lo"));
-    OK(uccl_config_set(config, "LINGER_MS", "2000"));
-    OK(uccl_config_set(config, "STRIPE_MIN_KB", "64"));
-    OK(uccl_config_set(config, "RING_ENTRIES", "16"));
-    OK(uccl_config_set(config, "MAX_REQUESTS", "96"));
-    OK(uccl_open(config, &engine));
-    uccl_config_destroy(config);
-    return engine;
-}
-
 static void *wait_for_it(void *argument)
 {
     struct waiter *waiter = argument;
@@ -152,7 +135,8 @@ static void variant(uint64_t seed, const char *lend, const char *engines)
     unsigned ends[4] = {0};
     uint64_t start_ns = now_ns();
     for (unsigned i = 0; i < 2; i++)
-        engine[i] = open_small(lend, engines);
+        engine[i] = engine_open_with("LEND", lend, "NUM_ENGINES", engines, "LINGER_MS", "2000", "STRIPE_MIN_KB", "64",
+                                     "RING_ENTRIES", "16", "MAX_REQUESTS", "96", NULL);
     for (unsigned i = 0; i < THREADS; i++) {
         struct worker *worker = &workers[i];
         memcpy(worker->engine, engine, sizeof engine);

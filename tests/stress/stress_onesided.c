@@ -331,24 +331,6 @@ static void *come_and_go(void *argument)
 
 /* ---- a run ------------------------------------------------------------------------------------- */
 
-static uccl_engine *open_small(const char *lend, const char *engines)
-{
-    uccl_config *config;
-    uccl_engine *engine;
-    OK(uccl_config_create(&config));
-    OK(uccl_config_set(config, "LEND", lend));
-    OK(uccl_config_set(config, "NUM_ENGINES", engines));
-    OK(uccl_config_set(config, "UDP_IO", "mmsg")); /* ThreadSanitizer sees these calls, and so what comes before what */
-    OK(uccl_config_set(config, "SOCKET_IFNAME", "lo"));
-    OK(uccl_config_set(config, "LINGER_MS", "2000"));
-    OK(uccl_config_set(config, "STRIPE_MIN_KB", "64"));
-    OK(uccl_config_set(config, "RING_ENTRIES", "32"));
-    OK(uccl_config_set(config, "MAX_REQUESTS", "128"));
-    OK(uccl_open(config, &engine));
-    uccl_config_destroy(config);
-    return engine;
-}
-
 /* parts, words and what is between them */
 static size_t exported_bytes(void)
 {
@@ -363,8 +345,9 @@ static void open_sides(const char *lend, const char *engines)
     uccl_export *exported;
     memset(sides, 0, sizeof sides);
     atomic_store(&stop, false);
-    for (unsigned i = 0; i < 2; i++)
-        sides[i].engine = open_small(lend, engines);
+    for (unsigned i = 0; i < 2; i++) /* mmsg: ThreadSanitizer sees these calls, and so what comes before what */
+        sides[i].engine = engine_open_with("LEND", lend, "NUM_ENGINES", engines, "UDP_IO", "mmsg", "LINGER_MS", "2000",
+                                           "STRIPE_MIN_KB", "64", "RING_ENTRIES", "32", "MAX_REQUESTS", "128", NULL);
     OK(uccl_listen(sides[1].engine, 0, 0, &handle, &listener));
     engines_connect(sides[0].engine, &handle, listener, conn);
     for (unsigned i = 0; i < 2; i++) {
