@@ -8,12 +8,12 @@
  *
  *   gpu_failures cuda|hip STAND-IN
  */
+#include "../entries.h"
 #include "../stress/engines.h"
 
 #include "device.h"
 #include "stream.h"
 
-#include <dirent.h>
 #include <dlfcn.h>
 #include <stdbool.h>
 #include <string.h>
@@ -111,17 +111,6 @@ static void look_up(const char *name, void *out)
     *(void **)out = symbol;
 }
 
-static int entries(const char *directory)
-{
-    int count = 0;
-    DIR *dir = opendir(directory);
-    while (dir && readdir(dir))
-        count++;
-    if (dir)
-        closedir(dir);
-    return count;
-}
-
 struct world {
     uccl_engine *engine[SIDES];
     uccl_listener *listener;
@@ -190,7 +179,7 @@ static void one(const struct row *row, int side, size_t bytes)
     const char *function = row->function[gpu.kind == DEVICE_HIP];
     char item[128];
     struct world world;
-    int status[SIDES], held_before = held(), files = entries("/proc/self/fd");
+    int status[SIDES], held_before = held(), files = (int)entries_of("/proc/self/fd");
     world_open(&world, side);
     struct region *from = side == SENDER ? &world.with_gpu : &world.without[SENDER];
     struct region *to = side == RECEIVER ? &world.with_gpu : &world.without[RECEIVER];
@@ -209,8 +198,9 @@ static void one(const struct row *row, int side, size_t bytes)
     works(&world, &world.without[SENDER], &world.without[RECEIVER], MESSAGE_BYTES);
     world_close(&world);
     CHECK(held() == held_before, "%d streams, events, contexts and page-locked ranges are left", held() - held_before);
-    CHECK(entries("/proc/self/fd") == files, "%d descriptors are left", entries("/proc/self/fd") - files);
-    CHECK(entries("/proc/self/task") == 3, "a thread is left");
+    CHECK((int)entries_of("/proc/self/fd") == files, "%d descriptors are left",
+          (int)entries_of("/proc/self/fd") - files);
+    CHECK((int)entries_of("/proc/self/task") == 3, "a thread is left");
     world_open(&world, side);
     from = side == SENDER ? &world.with_gpu : &world.without[SENDER];
     to = side == RECEIVER ? &world.with_gpu : &world.without[RECEIVER];

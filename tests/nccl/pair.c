@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pair.h"
+#include "../entries.h"
 
-#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdarg.h>
@@ -89,21 +89,9 @@ void nap(void)
     nanosleep(&(struct timespec){0, 100000}, NULL);
 }
 
-/* Entries of a directory of this process. */
-static int entries(const char *path)
-{
-    DIR *directory = opendir(path);
-    int count = -2; /* . and .. */
-    CHECK_SAY(directory, "%s: %s", path, strerror(errno));
-    while (readdir(directory))
-        count++;
-    closedir(directory);
-    return count;
-}
-
 int threads(void)
 {
-    return entries("/proc/self/task");
+    return (int)entries_of("/proc/self/task") - 2 /* . and .. */;
 }
 
 void threads_are(int expected)
@@ -119,7 +107,7 @@ void threads_are(int expected)
 
 int descriptors(void)
 {
-    return entries("/proc/self/fd");
+    return (int)entries_of("/proc/self/fd") - 2 /* . and .. */;
 }
 
 void *load(const char *symbol)

@@ -3,24 +3,12 @@
 #include "ends.h"
 #include "host.h"
 
-#include <dirent.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-unsigned entries_of(const char *folder)
-{
-    unsigned count = 0;
-    DIR *stream = opendir(folder);
-    CHECK(stream, "cannot read %s", folder);
-    while (readdir(stream))
-        count++;
-    closedir(stream);
-    return count;
-}
 
 bool settles(const char *folder, unsigned most)
 {

@@ -8,7 +8,6 @@
 #define UCCL_TEST_API_PAIR_H
 
 #include <criterion/criterion.h>
-#include <dirent.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -17,6 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "../entries.h"
 #include "uccl/engine.h"
 
 enum { TIMEOUT_S = 60, SOON_MS = 10000 };
@@ -32,17 +32,6 @@ static inline void log_nothing(void *user, enum uccl_log_level level, const char
 /* What the kernel counts for this process, before a test and after it. */
 static unsigned house_descriptors, house_threads;
 
-static inline unsigned house_entries(const char *path)
-{
-    unsigned count = 0;
-    DIR *directory = opendir(path);
-    while (directory && readdir(directory))
-        count++;
-    if (directory)
-        closedir(directory);
-    return count;
-}
-
 static inline unsigned house_mappings(void)
 {
     unsigned count = 0;
@@ -56,20 +45,20 @@ static inline unsigned house_mappings(void)
 
 static inline void house_note(void)
 {
-    house_descriptors = house_entries("/proc/self/fd");
-    house_threads = house_entries("/proc/self/task");
+    house_descriptors = entries_of("/proc/self/fd");
+    house_threads = entries_of("/proc/self/task");
 }
 
 /* A thread that has been joined may be listed for a moment. */
 static inline void house_check(void)
 {
     struct timespec moment = {0, 1000000};
-    for (int tries = 0; tries < 2000 && house_entries("/proc/self/task") > house_threads; tries++)
+    for (int tries = 0; tries < 2000 && entries_of("/proc/self/task") > house_threads; tries++)
         nanosleep(&moment, NULL);
-    cr_assert_eq(house_entries("/proc/self/task"), house_threads, "%u threads, not %u",
-                 house_entries("/proc/self/task"), house_threads);
-    cr_assert_eq(house_entries("/proc/self/fd"), house_descriptors, "%u descriptors, not %u",
-                 house_entries("/proc/self/fd"), house_descriptors);
+    cr_assert_eq(entries_of("/proc/self/task"), house_threads, "%u threads, not %u", entries_of("/proc/self/task"),
+                 house_threads);
+    cr_assert_eq(entries_of("/proc/self/fd"), house_descriptors, "%u descriptors, not %u", entries_of("/proc/self/fd"),
+                 house_descriptors);
 }
 
 /*

@@ -5,8 +5,6 @@
 
 #include "api_pair.h"
 
-#include <ctype.h>
-#include <dirent.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <sys/mman.h>
@@ -512,20 +510,5 @@ static const struct call {
 };
 
 enum { CALLS = sizeof calls / sizeof calls[0] };
-
-enum { THREADS_MAX = 16 };
-
-static inline unsigned list_threads(int *out)
-{
-    DIR *dir = opendir("/proc/self/task");
-    struct dirent *task;
-    unsigned count = 0;
-    while ((task = readdir(dir)) && count < THREADS_MAX) {
-        if (isdigit((unsigned char)task->d_name[0]))
-            out[count++] = atoi(task->d_name);
-    }
-    closedir(dir);
-    return count;
-}
 
 #endif

@@ -9,9 +9,9 @@
 #ifndef UCCL_TEST_FAILING_H
 #define UCCL_TEST_FAILING_H
 
+#include "../entries.h"
 #include "wrapped_syscall.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <ifaddrs.h>
@@ -426,13 +426,8 @@ struct held {
 
 static inline struct held held_now(void)
 {
-    struct held held = {atomic_load(&held_blocks), atomic_load(&held_mapped), atomic_load(&held_threads), 0};
-    DIR *dir = opendir("/proc/self/fd");
-    while (dir && readdir(dir))
-        held.files++;
-    if (dir)
-        closedir(dir);
-    return held;
+    return (struct held){atomic_load(&held_blocks), atomic_load(&held_mapped), atomic_load(&held_threads),
+                         (int)entries_of("/proc/self/fd")};
 }
 
 #endif

@@ -107,14 +107,14 @@ Test(accept, who_waits_for_room_goes_with_the_listener, .timeout = TIMEOUT_S)
     bool in_time = false;
     for (unsigned tries = 0; tries < 20; tries++) {
         IS(uccl_listen(engine, 0, 0, &handle, &listener), 0);
-        unsigned before = house_entries("/proc/self/fd"), closed = 0;
+        unsigned before = entries_of("/proc/self/fd"), closed = 0;
         uint64_t begin_ms = now_ms();
         for (unsigned i = 0; i < CLIENTS; i++)
             fd[i] = begin_handshake(uccl_listener_port(listener));
         unsigned let_in = 0;
         for (unsigned i = 0; i < 4 && let_in < 257; i++) {
             IS(uccl_accept(listener, 0, &conn), UCCL_EAGAIN);
-            let_in = house_entries("/proc/self/fd") - before - CLIENTS;
+            let_in = entries_of("/proc/self/fd") - before - CLIENTS;
         }
         cr_assert_leq(let_in, 257);
         for (unsigned i = 0; i < CLIENTS; i++)
@@ -122,7 +122,7 @@ Test(accept, who_waits_for_room_goes_with_the_listener, .timeout = TIMEOUT_S)
         in_time = now_ms() < begin_ms + 90; /* else those that say no more are dropped anyway */
         cr_assert(!in_time || closed == 0, "%u were dropped", closed);
         IS(uccl_listener_close(listener), 0);
-        cr_assert_eq(house_entries("/proc/self/fd"), before + CLIENTS - 1, "%u were let in", let_in);
+        cr_assert_eq(entries_of("/proc/self/fd"), before + CLIENTS - 1, "%u were let in", let_in);
         for (unsigned i = 0; i < CLIENTS; i++)
             close(fd[i]);
         if (let_in == 257 && in_time)

@@ -33,7 +33,7 @@ static int bound_socket(int listening, uint16_t *port)
 BOTH(api_engine, opens_closes_and_opens_again)
 {
     uccl_engine *first = open_engine(lend, NULL);
-    unsigned files = house_entries("/proc/self/fd"), threads = house_entries("/proc/self/task");
+    unsigned files = entries_of("/proc/self/fd"), threads = entries_of("/proc/self/task");
     for (int round = 0; round < 4; round++) {
         uccl_engine *engines[3];
         for (int i = 0; i < 3; i++)
@@ -41,8 +41,8 @@ BOTH(api_engine, opens_closes_and_opens_again)
         for (int i = 0; i < 3; i++)
             IS(uccl_close(engines[(i + round) % 3]), 0);
     }
-    cr_assert_eq(house_entries("/proc/self/fd"), files, "descriptors leak");
-    cr_assert_eq(house_entries("/proc/self/task"), threads, "threads leak");
+    cr_assert_eq(entries_of("/proc/self/fd"), files, "descriptors leak");
+    cr_assert_eq(entries_of("/proc/self/task"), threads, "threads leak");
     IS(uccl_close(first), 0);
 }
 
@@ -487,7 +487,7 @@ BOTH(api_connect, two_hundred_times)
     pair_open(&pair, lend);
     IS(uccl_conn_close(pair.conn[0]), 0);
     IS(uccl_conn_close(pair.conn[1]), 0);
-    unsigned files = house_entries("/proc/self/fd");
+    unsigned files = entries_of("/proc/self/fd");
     unsigned slow = 0;
     for (unsigned i = 0; i < 200; i++) {
         uint64_t start_ms = now_ms();
@@ -498,7 +498,7 @@ BOTH(api_connect, two_hundred_times)
         slow += now_ms() - start_ms >= 40;
     }
     cr_assert_lt(slow, 100, "%u of 200 cycles took 40 ms or more", slow); /* some do on a busy machine */
-    cr_assert_eq(house_entries("/proc/self/fd"), files);
+    cr_assert_eq(entries_of("/proc/self/fd"), files);
     pair_close(&pair);
 }
 

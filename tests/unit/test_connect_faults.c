@@ -256,7 +256,7 @@ Test(connect_faults, errors_of_a_connect)
     uccl_set_log(log_nothing, NULL);
     uccl_engine *engine = open_engine("no", NULL);
     IS(uccl_listen(engine, 0, 0, &handle, &listener), 0);
-    unsigned files = house_entries("/proc/self/fd");
+    unsigned files = entries_of("/proc/self/fd");
     for (unsigned i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         uccl_conn *conn = NULL;
         arm_failure(TESTER, CALL_connect, rows[i].system_error, 1, false);
@@ -266,7 +266,7 @@ Test(connect_faults, errors_of_a_connect)
         cr_assert(failed && result == rows[i].error, "%s: %d, not %d", strerror(rows[i].system_error), result,
                   rows[i].error);
         cr_assert_null(conn);
-        cr_assert_eq(house_entries("/proc/self/fd"), files);
+        cr_assert_eq(entries_of("/proc/self/fd"), files);
     }
     IS(uccl_close(engine), 0);
 }

@@ -6,7 +6,6 @@
 #include "api_pair.h"
 
 #include <arpa/inet.h>
-#include <dirent.h>
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <stdio.h>
@@ -25,17 +24,6 @@ static void keep_log(void *user, enum uccl_log_level level, const char *text)
         snprintf(said + strlen(said), sizeof said - strlen(said), "%s\n", text);
 }
 
-static unsigned open_count(void)
-{
-    unsigned count = 0;
-    DIR *directory = opendir("/proc/self/fd");
-    cr_assert_not_null(directory);
-    while (readdir(directory))
-        count++;
-    closedir(directory);
-    return count;
-}
-
 /* The limit counts numbers: below the highest in use none must be free. */
 static void fill_gaps(void)
 {
@@ -50,9 +38,9 @@ static void fill_gaps(void)
 /* As many are open as before, perhaps after a moment: an engine thread may hold one for a question. */
 static void check_kept(unsigned before)
 {
-    for (uint64_t end_ms = now_ms() + SOON_MS; open_count() != before && now_ms() < end_ms;)
+    for (uint64_t end_ms = now_ms() + SOON_MS; entries_of("/proc/self/fd") != before && now_ms() < end_ms;)
         sleep_us(1000);
-    cr_assert_eq(open_count(), before, "%u of %u descriptors are kept", open_count(), before);
+    cr_assert_eq(entries_of("/proc/self/fd"), before, "descriptors are kept");
 }
 
 /* Lets the process open `count` more. */
@@ -109,7 +97,7 @@ BOTH(descriptors, open)
     fill_gaps();
     house_note();
     uccl_set_log(keep_log, NULL);
-    before = open_count();
+    before = entries_of("/proc/self/fd");
     for (; !engine && left < LEFT_MAX; left++) {
         leave(left);
         engine = open_lending(lend);
@@ -122,7 +110,7 @@ BOTH(descriptors, open)
     cr_assert_not_null(engine);
     cr_assert_gt(left, 6, "an engine takes some");
     IS(uccl_close(engine), 0);
-    cr_assert_eq(open_count(), before);
+    cr_assert_eq(entries_of("/proc/self/fd"), before);
 }
 
 BOTH(descriptors, listen)
@@ -193,7 +181,7 @@ BOTH(descriptors, connect)
     uccl_engine *engine = open_lending(lend);
     IS(uccl_handle_from_address("127.0.0.1", port, &handle), 0);
     fill_gaps();
-    before = open_count();
+    before = entries_of("/proc/self/fd");
     uccl_set_log(keep_log, NULL);
     for (; error && left < LEFT_MAX; left++) {
         leave(left);

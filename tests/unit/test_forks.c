@@ -125,18 +125,8 @@ BOTH(forks, child_fails_and_touches_nothing)
     fork_one_that_makes_every_call(lend);
 }
 
-/* Descriptors that the child has inherited are closed with the engine: a port is free once the parent leaves it. */
-static unsigned open_files(void)
-{
-    DIR *dir = opendir("/proc/self/fd");
-    unsigned count = 0;
-    while (readdir(dir))
-        count++;
-    closedir(dir);
-    return count;
-}
-
-/* A child that closes all that it has inherited; `files` are open then. */
+/* A child that closes all that it has inherited: `files` are open then, and a port is free once the parent leaves it.
+ */
 static void fork_one_that_closes(struct world *w, unsigned files)
 {
     pid_t child = fork_in_peace();
@@ -146,7 +136,7 @@ static void fork_one_that_closes(struct world *w, unsigned files)
         CHILD_IS(uccl_close(w->engine), 0);
         CHILD_IS(uccl_close(w->pair.engine[0]), 0);
         CHILD_IS(uccl_close(w->pair.engine[1]), 0);
-        CHILD_IS((int)open_files(), (int)files);
+        CHILD_IS((int)entries_of("/proc/self/fd"), (int)files);
         _exit(0);
     }
     child_ends_well(child);
@@ -155,7 +145,7 @@ static void fork_one_that_closes(struct world *w, unsigned files)
 BOTH(forks, child_closes_what_it_inherited)
 {
     struct world w;
-    unsigned before = open_files();
+    unsigned before = entries_of("/proc/self/fd");
     world_open(&w, lend);
     fork_one_that_closes(&w, before);
     parent_goes_on(&w);
@@ -166,7 +156,7 @@ BOTH(forks, child_breaks_no_connection)
 {
     enum { LARGE = 1 << 20 };
     struct world w;
-    unsigned before = open_files();
+    unsigned before = entries_of("/proc/self/fd");
     world_open(&w, lend);
     uint64_t end_ms = now_ms() + SOON_MS;
     for (unsigned i = 0; counter_of(w.pair.engine[0], "tcp_bulk_bytes") == 0; i++) {
@@ -187,7 +177,7 @@ BOTH(forks, child_breaks_no_handshake)
 {
     struct world w;
     uccl_conn *conn[2];
-    unsigned before = open_files();
+    unsigned before = entries_of("/proc/self/fd");
     world_open(&w, lend);
     fork_one_that_closes(&w, before);
     connect_now(w.pair.engine[0], &w.half_way, w.listener, conn);

@@ -60,8 +60,8 @@ static struct held look(void)
     heap = mallinfo2();
     return (struct held){.heap_bytes = heap.uordblks + heap.hblkhd,
                          .mapped_bytes = mapped_bytes(),
-                         .files = house_entries("/proc/self/fd"),
-                         .tasks = house_entries("/proc/self/task")};
+                         .files = entries_of("/proc/self/fd"),
+                         .tasks = entries_of("/proc/self/task")};
 }
 
 /* Sanitizers keep what is freed; their own check of leaks sees the heap. */

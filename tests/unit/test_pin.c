@@ -242,24 +242,11 @@ static struct pin_set affinity_of_new(const int *old, unsigned old_count)
     return set;
 }
 
-static unsigned threads_now(int *out)
-{
-    DIR *dir = opendir("/proc/self/task");
-    struct dirent *task;
-    unsigned count = 0;
-    while ((task = readdir(dir)) && count < 16) {
-        if (isdigit((unsigned char)task->d_name[0]))
-            out[count++] = atoi(task->d_name);
-    }
-    closedir(dir);
-    return count;
-}
-
 /* Opens an engine with one more setting and waits until its thread is bound to `cpu` alone. */
 static void expect_bound(const char *name, const char *value, unsigned cpu)
 {
     int old[16];
-    unsigned old_count = threads_now(old);
+    unsigned old_count = list_threads(old);
     uccl_engine *engine = open_engine("no", "NUM_ENGINES", "1", name, value, NULL);
     uint64_t end_ms = now_ms() + SOON_MS;
     for (;;) {

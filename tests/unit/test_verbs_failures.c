@@ -4,9 +4,8 @@
  * peers and a path between them are made and memory is registered, for each n until a run comes through in which none
  * did. The step that fails says so by a code, nothing of it is left, and the next time all works.
  */
+#include "../entries.h"
 #include "verbs_pair.h"
-
-#include <dirent.h>
 
 enum { N_MAX = 200 };
 
@@ -174,16 +173,6 @@ static int use_all(const struct verbs_lib *lib)
     return error;
 }
 
-static int open_files(void)
-{
-    int count = 0;
-    DIR *dir = opendir("/proc/self/fd");
-    while (readdir(dir))
-        count++;
-    closedir(dir);
-    return count;
-}
-
 #define ONE(code) (1u << -(code))
 
 /* A device that does not open, or does not tell what it is, is passed over: then there is none. */
@@ -212,7 +201,7 @@ Test(verbs_failures, each_call, .init = set_up, .timeout = 60)
 {
     struct verbs_lib lib = failing_lib();
     cr_assert_eq(use_all(&lib), 0, "%s", said);
-    int files = open_files();
+    int files = (int)entries_of("/proc/self/fd");
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         unsigned seen = 0, n = 1;
         for (; n < N_MAX; n++) {
@@ -229,7 +218,7 @@ Test(verbs_failures, each_call, .init = set_up, .timeout = 60)
             cr_assert_eq(alive, 0, "%s %u leaves %d objects", rows[i].name, n, alive);
             cr_assert(fake.qps_alive == 0 && fake.handles_alive == 0 && fake.mrs_alive == 0, "%s %u leaves %u, %u, %u",
                       rows[i].name, n, fake.qps_alive, fake.handles_alive, fake.mrs_alive);
-            cr_assert_eq(open_files(), files, "%s %u leaves descriptors", rows[i].name, n);
+            cr_assert_eq((int)entries_of("/proc/self/fd"), files, "%s %u leaves descriptors", rows[i].name, n);
             if (!plan.failed)
                 break;
             seen |= ONE(error);
