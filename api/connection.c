@@ -6,6 +6,7 @@
 #include "objects.h"
 
 #include "base/log.h"
+#include "base/unmap.h"
 #include "nic/netdev.h"
 
 #include <errno.h>
@@ -104,9 +105,9 @@ static void open_in_core(struct engine_thread *thread, void *argument)
 void conn_unmap_ends(struct uccl_conn *conn)
 {
     for (unsigned i = 0; i < CORE_STRIPES_MAX && conn->ends[i].memory; i++)
-        munmap(conn->ends[i].memory, conn->ends[i].memory_bytes);
+        unmap(conn->ends[i].memory, conn->ends[i].memory_bytes);
     if (conn->annexes[0].memory)
-        munmap(conn->annexes[0].memory, conn->annexes[0].memory_bytes);
+        unmap(conn->annexes[0].memory, conn->annexes[0].memory_bytes);
 }
 
 /* The flow of end i, home first. Its setup determines the layout of the end. */

@@ -2,6 +2,7 @@
 #include "boot/peer.h"
 
 #include "base/log.h"
+#include "base/unmap.h"
 #include "boot/rails.h"
 #include "nic/netdev.h"
 #include "thread/thread.h"
@@ -272,7 +273,7 @@ static void free_flow(struct peer_flow *flow)
     if (flow->flow)
         thread_run(flow->thread, close_flow, flow);
     if (flow->memory)
-        munmap(flow->memory, flow->memory_bytes);
+        unmap(flow->memory, flow->memory_bytes);
     flow->memory = NULL;
 }
 
@@ -493,7 +494,7 @@ void peer_table_forget(struct peer_table *table)
         table->peers = peer->next;
         for (unsigned i = 0; i < peer->flow_count; i++) {
             if (peer->flows[i].memory)
-                munmap(peer->flows[i].memory, peer->flows[i].memory_bytes);
+                unmap(peer->flows[i].memory, peer->flows[i].memory_bytes);
         }
         free(peer);
     }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "gpu/stage_pool.h"
 
+#include "base/unmap.h"
 #include "core/pool.h"
 
 #include <assert.h>
@@ -71,7 +72,7 @@ bool stage_pool_make(struct stage_pool *pool, uint32_t block_bytes, uint32_t blo
 void stage_pool_free(struct stage_pool *pool)
 {
     if (pool->mapped)
-        munmap(pool->mapped, pool->mapped_bytes);
+        unmap(pool->mapped, pool->mapped_bytes);
     free(pool->blocks);
     free(pool->spans);
     *pool = (struct stage_pool){0};

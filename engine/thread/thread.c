@@ -5,6 +5,7 @@
 #include "base/futex.h"
 #include "base/log.h"
 #include "base/pin.h"
+#include "base/unmap.h"
 #include "gpu/stage.h"
 #include "thread/crc32c_hw.h"
 #include "thread/onesided.h"
@@ -30,7 +31,7 @@ void thread_free(struct engine_thread *thread)
     if (thread->stage)
         stage_free(thread->stage);
     if (thread->core)
-        munmap(thread->core, core_size(thread->params));
+        unmap(thread->core, core_size(thread->params));
     free(thread->counters);
     pin_release(thread->pin_claim);
 }

@@ -10,6 +10,7 @@
 #include "base/descriptor.h"
 #include "base/fault.h"
 #include "base/log.h"
+#include "base/unmap.h"
 #include "nic/udp/udp.h"
 
 #include <errno.h>
@@ -124,7 +125,7 @@ static void tcp_queue_close(struct nic_queue *base)
     close_fd(queue->spare_fd);
     link_watch_close(&queue->links);
     if (queue->zeros)
-        munmap(queue->zeros, RECORD_BULK_MAX);
+        unmap(queue->zeros, RECORD_BULK_MAX);
     free(queue->by_destination);
     free(queue->slots);
     free(queue->discard);

@@ -19,6 +19,7 @@
 #include "base/descriptor.h"
 #include "base/fault.h"
 #include "base/log.h"
+#include "base/unmap.h"
 #include "core/units.h"
 
 #include <assert.h>
@@ -139,7 +140,7 @@ static void uring_close(struct udp_queue *queue)
         io_uring_queue_exit(&io->ring);
     /* armed operations stop later, in the background: they may write to unmapped pages, not to a heap */
     if (io->provided)
-        munmap(io->provided, MAP_BYTES);
+        unmap(io->provided, MAP_BYTES);
     free(io);
     queue->io = NULL;
 }

@@ -10,6 +10,7 @@
 
 #include "base/fault.h"
 #include "base/log.h"
+#include "base/unmap.h"
 
 #include <arpa/inet.h>
 #include <assert.h>
@@ -54,7 +55,7 @@ int verbs_pool_open(struct verbs_nic *nic, struct verbs_pool *pool, size_t bytes
     struct ibv_mr *mr = nic->lib->reg_mr(nic->pd, memory, bytes, IBV_ACCESS_LOCAL_WRITE);
     if (!mr) {
         int error = errno;
-        munmap(memory, bytes);
+        unmap(memory, bytes);
         return verbs_fault(nic, what, error);
     }
     *pool = (struct verbs_pool){memory, bytes, mr};
@@ -66,7 +67,7 @@ void verbs_pool_close(struct verbs_nic *nic, struct verbs_pool *pool)
     if (!pool->mr)
         return;
     nic->lib->dereg_mr(pool->mr);
-    munmap(pool->memory, pool->bytes);
+    unmap(pool->memory, pool->bytes);
     pool->mr = NULL;
 }
 
