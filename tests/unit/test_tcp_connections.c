@@ -234,6 +234,32 @@ Test(tcp_connections, an_end_behind_bytes_is_heard, .timeout = 60)
     close_pair(pair);
 }
 
+/* What the peer has sent before its end is read, also where the end shows first in a write: a stop lies in between. */
+Test(tcp_connections, a_write_that_fails_leaves_what_has_come, .timeout = 60)
+{
+    struct pair *pair = open_pair(0, "127.0.0.1");
+    struct side *stopped = &pair->sides[0], *ended = &pair->sides[1];
+    static uint8_t buffer[3][1000];
+    int fd = tcp_conn_of(stopped->queue, stopped->destination, 1)->fd;
+    cr_assert(send_small(ended, 0, 100, 1, buffer[0]));
+    tcp_datagram_ops.flush(&ended->queue->base);
+    cr_assert_eq(shutdown(tcp_conn_of(ended->queue, ended->destination, 1)->fd, SHUT_RDWR), 0);
+    for (unsigned i = 1; i <= 2; i++) { /* the first one brings a reset */
+        struct pollfd hung_up = {.fd = fd};
+        cr_assert(send_small(stopped, 0, 100, 1, buffer[i]));
+        tcp_datagram_ops.flush(&stopped->queue->base);
+        cr_assert_eq(i == 2 || poll(&hung_up, 1, DEADLINE_MS) == 1, 1);
+    }
+    cr_assert_eq(stopped->plain, 0);
+    cr_assert_not(send_small(stopped, 0, 100, 1, buffer[1]), "it takes nothing more");
+    for (unsigned i = 0; i < 10; i++)
+        pump(stopped);
+    cr_assert_eq(stopped->plain, 1);
+    cr_assert_eq(stopped->broken[1], 1);
+    PUMP_UNTIL(pair, all_room(stopped));
+    close_pair(pair);
+}
+
 /* Whoever has failed very often is tried every second or so, not never and not without a pause. */
 Test(tcp_connections, pauses_end, .timeout = 60)
 {

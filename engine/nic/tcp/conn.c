@@ -107,6 +107,7 @@ static void put_down(struct tcp_queue *queue, struct tcp_conn *conn)
     conn->state = TCP_DOWN;
     conn->readable = conn->hung_up = conn->full = conn->refused = conn->room_due = conn->lossy_due = false;
     conn->unwatched = false;
+    conn->write_error = 0;
     conn->loss = (struct tcp_loss){0};
     conn->batch_bytes = TCP_BATCH_MAX;
     conn->act_ns = UINT64_MAX;

@@ -71,7 +71,9 @@ static ssize_t read_some(struct tcp_queue *queue, struct tcp_conn *conn, struct 
             conn->readable = false;
         return got;
     }
-    if (got == 0)
+    if (conn->write_error)
+        tcp_break_of(queue, conn, conn->write_error);
+    else if (got == 0)
         tcp_break(queue, conn, "the peer has closed it");
     else if (errno == EAGAIN || errno == ENOMEM || errno == ENOBUFS)
         conn->readable = false;

@@ -38,7 +38,21 @@ static void fill_up(struct tcp_queue *queue, struct tcp_conn *conn)
         write_later(queue, conn);
 }
 
-/* sendmsg() that counts. Returns the bytes taken, 0 where there is no room, -1: the connection is broken now. */
+/*
+ * The peer has closed the connection. What it has sent before may be unread: last of all that it has given us up, where
+ * this process was stopped. So reading comes first, and meets the end.
+ */
+static void read_to_the_end(struct tcp_queue *queue, struct tcp_conn *conn, int error)
+{
+    conn->full = conn->readable = conn->hung_up = true;
+    conn->write_error = error;
+    queue_append(&queue->ready, &conn->ready);
+}
+
+/*
+ * sendmsg() that counts. Returns the bytes taken, 0 where there is no room, -1: the connection is broken now, or once
+ * it has been read.
+ */
 static ssize_t write_some(struct tcp_queue *queue, struct tcp_conn *conn, struct iovec *iovecs, size_t count)
 {
     struct msghdr message = {.msg_iov = iovecs, .msg_iovlen = count};
@@ -63,7 +77,10 @@ static ssize_t write_some(struct tcp_queue *queue, struct tcp_conn *conn, struct
             write_later(queue, conn);
         return 0;
     }
-    tcp_break_of(queue, conn, error);
+    if (error == EPIPE || error == ECONNRESET)
+        read_to_the_end(queue, conn, error);
+    else
+        tcp_break_of(queue, conn, error);
     return -1;
 }
 
@@ -122,6 +139,8 @@ static bool write_held(struct tcp_queue *queue, bool or_none)
 
 void tcp_write_on(struct tcp_queue *queue, struct tcp_conn *conn)
 {
+    if (conn->write_error)
+        return;
     conn->full = false;
     while (conn->tail) {
         struct iovec rest = {conn->tail + conn->tail_done, conn->tail_bytes - conn->tail_done};

@@ -83,6 +83,7 @@ struct tcp_conn {
     bool readable;                        /* the kernel may have bytes */
     bool hung_up;                         /* or the end of the stream, which comes with no further edge */
     bool full;                            /* the kernel takes no more */
+    int write_error;                      /* or never will: the peer has closed it; 0: it will */
     bool unwatched;                       /* epoll does not have it: each poll reads it (in.c) */
     bool broken_due, lossy_due, room_due; /* what event() is to report, in this order */
     bool refused;                         /* the core was told that there is no room, so room_due will be */
