@@ -7,11 +7,17 @@
 
 enum { SIZE = 100000 }; /* two chunks */
 
+/* Opened and warm, with a message whose writes are under way. */
+static void begin(unsigned paths, struct duo_request **send, struct duo_request **receive)
+{
+    placing_open_warm(paths);
+    placing_start(send, receive, SIZE, SIZE);
+}
+
 Test(place, writes_carry_a_granted_message)
 {
     struct duo_request *send, *receive;
-    placing_open_warm(2);
-    placing_start(&send, &receive, SIZE, SIZE);
+    begin(2, &send, &receive);
     cr_assert_eq(placing_packet_count, 2);
     for (unsigned i = 0; i < 2; i++) {
         const struct tx_desc *desc = &placing_packets[i].desc;
@@ -82,8 +88,7 @@ Test(place, a_staged_send_without_queue_pairs_is_fetched)
 Test(place, one_completion_stands_for_all_before_it)
 {
     struct duo_request *send, *receive;
-    placing_open_warm(1);
-    placing_start(&send, &receive, SIZE, SIZE);
+    begin(1, &send, &receive);
     placing_arrive(0);
     placing_arrive(1);
     duo_run(5 * MS);
@@ -97,7 +102,6 @@ Test(place, a_shorter_send_tells_its_length)
     struct duo_request *send, *receive;
     placing_open_warm(2);
     placing_start(&send, &receive, SIZE, 3 * SIZE);
-    placing_talk();
     placing_run(5 * MS);
     duo_assert_arrived(send, receive, SIZE);
     cr_assert_eq(receive->buffer[SIZE], 0xee);
@@ -184,8 +188,7 @@ Test(place, paths_that_reorder_do_not_place)
 Test(place, a_lost_write_is_retransmitted_over_its_queue_pair)
 {
     struct duo_request *send, *receive;
-    placing_open_warm(1);
-    placing_start(&send, &receive, SIZE, SIZE);
+    begin(1, &send, &receive);
     placing_lose(0);
     placing_arrive(1); /* in order: so the first is lost */
     duo_talk();
@@ -254,15 +257,13 @@ Test(place, where_packets_get_lost_a_write_is_one_of_them)
 Test(place, retransmissions_follow_the_size_that_the_path_takes_now)
 {
     struct duo_request *send, *receive;
-    placing_open_warm(1);
-    placing_start(&send, &receive, SIZE, SIZE);
+    begin(1, &send, &receive);
     placing_lose(0);
     placing_arrive(1);
     core_set_datagram(duo_core[0], 0, 1200);
     duo_talk();
     cr_assert_eq(placing_packet_count, 3);
     cr_assert_eq(placing_packets[2].desc.datagram_bytes, 1200);
-    placing_talk();
     placing_run(5 * MS);
     duo_assert_arrived(send, receive, SIZE);
 }
@@ -271,8 +272,7 @@ Test(place, retransmissions_follow_the_size_that_the_path_takes_now)
 Test(place, a_lie_about_parts_of_a_write_leaves_its_retransmission_whole)
 {
     struct duo_request *send, *receive;
-    placing_open_warm(1);
-    placing_start(&send, &receive, SIZE, SIZE);
+    begin(1, &send, &receive);
     struct flow *flow = duo_flow[0];
     struct wire_ack lie = {.number = flow->ack.peer_number,
                            .cumulative = (uint32_t)flow->sent.cumulative,
@@ -292,7 +292,6 @@ Test(place, a_lie_about_parts_of_a_write_leaves_its_retransmission_whole)
                  (SIZE / 2 + 8000 - WIRE_BULK_HEADER_BYTES - 1) / (8000 - WIRE_BULK_HEADER_BYTES));
     cr_assert_eq(retransmission->mask, wire_full_mask(retransmission->count), "only %lx of it is repeated",
                  (unsigned long)retransmission->mask);
-    placing_talk();
     placing_run(5 * MS);
     duo_assert_arrived(send, receive, SIZE);
 }
@@ -400,8 +399,7 @@ Test(place, all_of_a_row_that_the_nic_refuses_goes_as_datagrams)
 Test(place, a_cancelled_receive_is_held_until_writes_under_way_are_in)
 {
     struct duo_request *send, *receive;
-    placing_open_warm(1);
-    placing_start(&send, &receive, SIZE, SIZE);
+    begin(1, &send, &receive);
     core_cancel(duo_core[1], &receive->msg, duo_now);
     duo_run(5 * MS);
     cr_assert_not(receive->ended, "two writes are under way to it");
@@ -419,8 +417,7 @@ Test(place, a_cancelled_receive_is_held_until_writes_under_way_are_in)
 Test(place, a_cancelled_send_ends_when_nothing_reads_it_and_its_receive_when_nothing_comes)
 {
     struct duo_request *send, *receive;
-    placing_open_warm(1);
-    placing_start(&send, &receive, SIZE, SIZE);
+    begin(1, &send, &receive);
     core_cancel(duo_core[0], &send->msg, duo_now);
     duo_run(200 * US);
     cr_assert_not(send->ended);
@@ -445,12 +442,10 @@ Test(place, a_receive_that_was_not_granted_yet_ends_at_once)
 Test(place, closing_waits_for_writes_under_way)
 {
     struct duo_request *send, *receive;
-    placing_open_warm(1);
-    placing_start(&send, &receive, SIZE, SIZE);
+    begin(1, &send, &receive);
     core_conn_close(duo_core[1], duo_conn[1][0], 1000 * MS, duo_now);
     duo_run(2 * MS);
     cr_assert(!receive->ended && duo_ended[1] == 0);
-    placing_talk();
     placing_run(20 * MS);
     duo_assert_ended(receive, UCCL_ECANCELED, 0);
     duo_assert_ended(send, UCCL_ECLOSED, 0);
@@ -460,8 +455,7 @@ Test(place, closing_waits_for_writes_under_way)
 Test(place, a_cancelled_receive_does_not_wait_for_a_peer_that_holds_it)
 {
     struct duo_request *send, *receive;
-    placing_open_warm(1);
-    placing_start(&send, &receive, SIZE, SIZE);
+    begin(1, &send, &receive);
     core_cancel(duo_core[1], &receive->msg, duo_now);
     for (uint64_t until_ns = duo_now + (duo_params.dead_peer_ms - 2) * MS; duo_now < until_ns;) {
         flow_heard(duo_flow[1], duo_now);
@@ -512,8 +506,7 @@ static void ended_by_a_drain(const struct duo_request *receive, int32_t status)
 Test(place, past_the_linger_a_close_drains)
 {
     struct duo_request *send, *receive;
-    placing_open_warm(1);
-    placing_start(&send, &receive, SIZE, SIZE);
+    begin(1, &send, &receive);
     core_conn_close(duo_core[1], duo_conn[1][0], 10 * MS, duo_now);
     duo_run_deaf(1, 5 * MS);
     cr_assert_eq(placing_drain_count[1], 0);
@@ -524,12 +517,10 @@ Test(place, past_the_linger_a_close_drains)
 Test(place, the_peers_goodbye_ends_receives_once_its_writes_are_in)
 {
     struct duo_request *send, *receive;
-    placing_open_warm(1);
-    placing_start(&send, &receive, SIZE, SIZE);
+    begin(1, &send, &receive);
     core_conn_close(duo_core[0], duo_conn[0][0], 0, duo_now);
     duo_run(MS);
     cr_assert(!receive->ended && duo_failed[1] == 0);
-    placing_talk();
     placing_run(50 * MS);
     duo_assert_ended(receive, UCCL_ECLOSED, 0);
     cr_assert_eq(duo_failed[1], 1);
@@ -540,8 +531,7 @@ Test(place, the_peers_goodbye_ends_receives_once_its_writes_are_in)
 static struct duo_request *start_unproven(void)
 {
     struct duo_request *send, *receive;
-    placing_open_warm(1);
-    placing_start(&send, &receive, SIZE, SIZE);
+    begin(1, &send, &receive);
     core_conn_close(duo_core[0], duo_conn[0][0], 0, duo_now);
     duo_run(MS);
     cr_assert(!receive->ended && duo_failed[1] == 0);
@@ -573,7 +563,6 @@ Test(place, a_close_of_what_has_failed_ends_with_the_proof)
 {
     struct duo_request *receive = start_unproven();
     core_conn_close(duo_core[1], duo_conn[1][0], 50 * MS, duo_now);
-    placing_talk();
     placing_run(MS);
     duo_assert_ended(receive, UCCL_ECLOSED, 0);
     cr_assert_eq(duo_ended[1], 1);
@@ -584,8 +573,7 @@ Test(place, a_close_of_what_has_failed_ends_with_the_proof)
 Test(place, a_dead_peers_queue_pairs_are_drained_before_requests_end)
 {
     struct duo_request *send, *receive;
-    placing_open_warm(2);
-    placing_start(&send, &receive, SIZE, SIZE);
+    begin(2, &send, &receive);
     duo_run_deaf(1, 3000 * MS); /* nobody answers */
     placing_act(1);
     cr_assert_eq(duo_dead[1], 1);
@@ -603,8 +591,7 @@ Test(place, a_dead_peers_queue_pairs_are_drained_before_requests_end)
 Test(place, a_dead_flow_opens_no_data_qp)
 {
     struct duo_request *send, *receive;
-    placing_open_warm(1);
-    placing_start(&send, &receive, SIZE, SIZE);
+    begin(1, &send, &receive);
     core_cancel(duo_core[1], &receive->msg, duo_now);
     duo_run(MS);
     cr_assert_eq(receive->msg.deferral, DEFER_ARRIVAL);
@@ -625,8 +612,7 @@ Test(place, a_dead_flow_opens_no_data_qp)
 Test(place, sends_to_a_dead_peer_end_when_nothing_reads_them)
 {
     struct duo_request *send, *receive;
-    placing_open_warm(1);
-    placing_start(&send, &receive, SIZE, SIZE);
+    begin(1, &send, &receive);
     duo_run_deaf(0, 3000 * MS);
     placing_act(0);
     cr_assert_eq(duo_dead[0], 1);
@@ -641,8 +627,7 @@ Test(place, a_reliable_nics_completion_is_the_ack)
 {
     struct duo_request *send, *receive;
     duo_reliable = true;
-    placing_open_warm(2);
-    placing_start(&send, &receive, SIZE, SIZE);
+    begin(2, &send, &receive);
     uint64_t flying = duo_flow[0]->rails->flying_payload;
     cr_assert_eq(flying, SIZE);
     placing_arrive(0);
@@ -663,8 +648,7 @@ Test(place, a_reliable_nics_completion_is_the_ack)
 Test(place, writes_that_break_the_protocol_are_refused)
 {
     struct duo_request *send, *receive;
-    placing_open_warm(1);
-    placing_start(&send, &receive, SIZE, SIZE);
+    begin(1, &send, &receive);
     struct tx_desc desc = placing_packets[0].desc;
     struct core *core = duo_core[1];
     struct flow *flow = duo_flow[1];
@@ -685,7 +669,6 @@ Test(place, writes_that_break_the_protocol_are_refused)
     core_rx_immediate(core, flow, 0, 0, desc.immediate, desc.place_bytes, duo_now);
     cr_assert_eq(duo_count(&counters->rx_strangers), 4);
     cr_assert_eq(flow->sack.cumulative, cumulative);
-    placing_talk();
     placing_run(20 * MS);
     duo_assert_arrived(send, receive, SIZE);
 }
@@ -693,8 +676,7 @@ Test(place, writes_that_break_the_protocol_are_refused)
 Test(place, a_write_that_came_before_changes_nothing)
 {
     struct duo_request *send, *receive;
-    placing_open_warm(1);
-    placing_start(&send, &receive, SIZE, SIZE);
+    begin(1, &send, &receive);
     struct tx_desc desc = placing_packets[0].desc;
     placing_arrive(0);
     uint64_t before = duo_count(&duo_counters[1].rx_duplicates);
@@ -706,8 +688,7 @@ Test(place, a_write_that_came_before_changes_nothing)
 Test(place, datagrams_over_a_queue_pair_must_name_it)
 {
     struct duo_request *send, *receive;
-    placing_open_warm(2);
-    placing_start(&send, &receive, SIZE, SIZE);
+    begin(2, &send, &receive);
     placing_lose(0);
     placing_lose(1);
     duo_run(20 * MS);
@@ -729,8 +710,7 @@ Test(place, datagrams_over_a_queue_pair_must_name_it)
 Test(place, completions_of_long_ago_are_nobodys)
 {
     struct duo_request *send, *receive;
-    placing_open_warm(1);
-    placing_start(&send, &receive, SIZE, SIZE);
+    begin(1, &send, &receive);
     uint64_t cookie = placing_packets[1].desc.cookie;
     core_tx_done(duo_core[0], cookie + 1, duo_now);
     core_tx_done(duo_core[0], cookie + 4000, duo_now);
