@@ -71,7 +71,7 @@ over_tcp() {
 }
 
 io=(mmsg)
-if UCCL_UDP_IO=uring UCCL_LEND=no "$BUILD/bench/uccl_info" >/dev/null 2>&1; then
+if uring_works; then
     io+=(uring)
 else
     skip "io_uring" "not in this build, or not allowed here" 6

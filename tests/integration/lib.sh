@@ -152,6 +152,11 @@ now_ms() {
     echo "${us%???}"
 }
 
+# uring_works: this build and this machine have io_uring for engines (a ring belongs to one thread: none is lent)
+uring_works() {
+    env UCCL_UDP_IO=uring UCCL_LEND=no timeout 20 "$BUILD/bench/uccl_info" --devices >/dev/null 2>&1
+}
+
 # until_true SECONDS COMMAND...
 until_true() {
     local until_us=$((${EPOCHREALTIME//[!0-9]/} + $1 * 1000000)) naps=0

@@ -84,7 +84,7 @@ for setting in UCCL_UDP_IO=mmsg UCCL_LEND=yes UCCL_LEND=no UCCL_NUM_ENGINES=1 UC
 done
 # a ring belongs to one thread, so it does not go with lent engines
 uring="UCCL_UDP_IO=uring UCCL_LEND=no"
-if env UCCL_UDP_IO=uring UCCL_LEND=no timeout 20 "$BUILD/bench/uccl_info" --devices >/dev/null 2>&1; then
+if uring_works; then
     for size_iterations in 300:20 200000:20 4000000:6; do
         check "io_uring, ${size_iterations%:*} B" with "$uring" 127.0.0.1 --perftype=basic \
             --msize="${size_iterations%:*}" --nmsg=4 --nreq=4 --iterations="${size_iterations#*:}"

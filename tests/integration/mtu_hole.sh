@@ -118,7 +118,7 @@ with_tcp() {
 }
 
 drivers=(mmsg)
-if UCCL_UDP_IO=uring UCCL_LEND=no "$BUILD/bench/uccl_info" >/dev/null 2>&1; then
+if uring_works; then
     drivers+=(uring)
 else
     skip "io_uring" "not in this build, or not allowed here" 8

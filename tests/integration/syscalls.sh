@@ -83,7 +83,7 @@ idle() {
 }
 
 modes=("mmsg no" "mmsg yes")
-! UCCL_UDP_IO=uring UCCL_LEND=no "$BUILD/bench/uccl_info" >/dev/null 2>&1 || modes+=("uring no")
+! uring_works || modes+=("uring no")
 for mode in "${modes[@]}"; do
     read -r UCCL_UDP_IO UCCL_LEND <<<"$mode"
     export UCCL_UDP_IO UCCL_LEND

@@ -133,7 +133,7 @@ watched() {
     drive "LL128 over TCP" traffic kind=ll128 channels=8 sizes=1024,5120,65536,524288 messages=$((200 / factor))
     VARIABLES=(UCCL_UDP_IO=mmsg LOSE=0.02 UCCL_MTU=1480 UCCL_NUM_ENGINES=4 UCCL_STRIPE_MIN_KB=64)
     drive "LL in parts over 4 engine threads, 2% lost" traffic kind=ll channels=4 sizes=262144,5120 messages=$((60 / factor))
-    if env UCCL_UDP_IO=uring UCCL_LEND=no timeout 20 "$BUILD/bench/uccl_info" --devices >/dev/null 2>&1; then
+    if uring_works; then
         for mtu in 1480 9000; do
             VARIABLES=(UCCL_UDP_IO=uring UCCL_LEND=no UCCL_MTU="$mtu")
             drive "io_uring: LL at MTU $mtu" traffic kind=ll channels=8 sizes=1024,5120,65536 messages=$((200 / factor))

@@ -41,6 +41,19 @@ static void set_defaults(struct options *options)
 /* Applies to both directions. */
 #define EACH_NET(options, net) for (struct net *net = (options)->net; net < (options)->net + 2; net++)
 
+static void set_loss(struct options *options, unsigned ppm)
+{
+    EACH_NET(options, net)
+    net->loss_ppm = ppm;
+}
+
+/* Each direction loses none, or `ppm`, or a multiple of that below `count`. */
+static void draw_loss(struct options *options, struct rng *rng, unsigned count, unsigned ppm)
+{
+    EACH_NET(options, net)
+    net->loss_ppm = rng_below(rng, count) * ppm;
+}
+
 static void set_clean(struct options *options, struct rng *rng)
 {
     if (rng_below(rng, 2)) { /* many messages at once */
@@ -52,23 +65,20 @@ static void set_clean(struct options *options, struct rng *rng)
 
 static void set_loss1(struct options *options, struct rng *rng)
 {
-    EACH_NET(options, net)
-    net->loss_ppm = 10000;
+    set_loss(options, 10000);
     options->paths_in_order = rng_below(rng, 2);
 }
 
 static void set_loss5(struct options *options, struct rng *rng)
 {
     (void)rng;
-    EACH_NET(options, net)
-    net->loss_ppm = 50000;
+    set_loss(options, 50000);
 }
 
 static void set_loss30(struct options *options, struct rng *rng)
 {
     (void)rng;
-    EACH_NET(options, net)
-    net->loss_ppm = 300000;
+    set_loss(options, 300000);
     options->size_max = 50000;
     options->messages = 30;
 }
@@ -158,8 +168,7 @@ static void set_stall(struct options *options, struct rng *rng)
     options->stall_ns = 1u << (17 + rng_below(rng, 8));
     /* Longer stalls are taken for a queue, as is a long way: chunks of a KiB would go one by one, 20 ms apart. */
     options->same_rate = options->stall_ns > 4u * NS_PER_MS;
-    EACH_NET(options, net)
-    net->loss_ppm = rng_below(rng, 2) * 5000;
+    draw_loss(options, rng, 2, 5000);
 }
 
 static void set_tiny_window(struct options *options, struct rng *rng)
@@ -174,8 +183,7 @@ static void set_tiny_window(struct options *options, struct rng *rng)
     options->params.chunk_size_kb = 1u << rng_below(rng, 7);
     options->params.eager_kb = 64 >> rng_below(rng, 7);
     options->size_max = 100000;
-    EACH_NET(options, net)
-    net->loss_ppm = rng_below(rng, 2) * 20000;
+    draw_loss(options, rng, 2, 20000);
 }
 
 static void set_few_buffers(struct options *options, struct rng *rng)
@@ -188,8 +196,7 @@ static void set_few_buffers(struct options *options, struct rng *rng)
     options->send_gap_ns = options->recv_gap_ns = 0;
     options->ends = 2 + rng_below(rng, 4);
     options->conns = 120 / options->ends;
-    EACH_NET(options, net)
-    net->loss_ppm = rng_below(rng, 2) * 20000;
+    draw_loss(options, rng, 2, 20000);
 }
 
 static void set_mtu512(struct options *options, struct rng *rng)
@@ -197,8 +204,7 @@ static void set_mtu512(struct options *options, struct rng *rng)
     set_reorder(options, rng);
     options->datagram_bytes = 512;
     options->params.port_entropy = 32;
-    EACH_NET(options, net)
-    net->loss_ppm = 20000;
+    set_loss(options, 20000);
 }
 
 static void set_lo(struct options *options, struct rng *rng)
@@ -206,16 +212,14 @@ static void set_lo(struct options *options, struct rng *rng)
     options->datagram_bytes = 65472;
     options->size_max = 2000000;
     options->messages = 25;
-    EACH_NET(options, net)
-    net->loss_ppm = rng_below(rng, 2) * 20000;
+    draw_loss(options, rng, 2, 20000);
 }
 
 static void set_jumbo(struct options *options, struct rng *rng)
 {
     options->datagram_bytes = 8972 - rng_below(rng, 1000);
     options->size_max = 1000000;
-    EACH_NET(options, net)
-    net->loss_ppm = rng_below(rng, 2) * 20000;
+    draw_loss(options, rng, 2, 20000);
 }
 
 static void set_mtu_change(struct options *options, struct rng *rng)
@@ -223,8 +227,7 @@ static void set_mtu_change(struct options *options, struct rng *rng)
     options->datagram_bytes = 512 + rng_below(rng, 9000);
     options->datagram_bytes_later = 512 + rng_below(rng, 9000);
     options->change_datagram_ns = rng_below(rng, 5 * NS_PER_MS);
-    EACH_NET(options, net)
-    net->loss_ppm = 10000;
+    set_loss(options, 10000);
 }
 
 /* Large datagrams vanish, in one direction or both: from the beginning, or after a while, and perhaps not for ever. */
@@ -262,8 +265,7 @@ static void set_large(struct options *options, struct rng *rng)
     options->conns = 1;
     options->messages = 6;
     options->size_max = 4 << 20;
-    EACH_NET(options, net)
-    net->loss_ppm = rng_below(rng, 2) * 2000;
+    draw_loss(options, rng, 2, 2000);
 }
 
 static void set_many_conns(struct options *options, struct rng *rng)
@@ -272,8 +274,7 @@ static void set_many_conns(struct options *options, struct rng *rng)
     options->messages = 6;
     options->size_max = 20000;
     options->msg_window = 64;
-    EACH_NET(options, net)
-    net->loss_ppm = rng_below(rng, 2) * 10000;
+    draw_loss(options, rng, 2, 10000);
 }
 
 static void set_incast(struct options *options, struct rng *rng)
@@ -316,15 +317,13 @@ static void set_eqds(struct options *options, struct rng *rng)
         set_congested(options, rng);
     options->params.cc = CC_EQDS;
     options->params.speculate_kb = 1u << rng_below(rng, 9);
-    EACH_NET(options, net)
-    net->loss_ppm = rng_below(rng, 3) * 20000;
+    draw_loss(options, rng, 3, 20000);
 }
 
 static void set_truncation(struct options *options, struct rng *rng)
 {
     options->truncate_permille = 300;
-    EACH_NET(options, net)
-    net->loss_ppm = rng_below(rng, 2) * 20000;
+    draw_loss(options, rng, 2, 20000);
     if (rng_below(rng, 2))
         options->eager_kb_of_last = rng_below(rng, 65);
 }
@@ -374,8 +373,7 @@ static void set_dead_peer(struct options *options, struct rng *rng)
     options->halt_ns = rng_below(rng, 20 * NS_PER_MS);
     options->expect_dead = true;
     options->close_early = rng_below(rng, 2);
-    EACH_NET(options, net)
-    net->loss_ppm = rng_below(rng, 2) * 20000;
+    draw_loss(options, rng, 2, 20000);
 }
 
 /* In front of one end or both. Where the peer's ports are few, all are opened; the others are found to be closed, and
@@ -421,15 +419,13 @@ static void set_self(struct options *options, struct rng *rng)
 {
     set_clean(options, rng);
     options->ends = 1;
-    EACH_NET(options, net)
-    net->loss_ppm = rng_below(rng, 2) * 20000;
+    draw_loss(options, rng, 2, 20000);
 }
 
 static void set_tx_failed(struct options *options, struct rng *rng)
 {
     options->tx_fail_ppm = 200000;
-    EACH_NET(options, net)
-    net->loss_ppm = rng_below(rng, 2) * 20000;
+    draw_loss(options, rng, 2, 20000);
 }
 
 static void set_long_way(struct options *options, struct rng *rng)
@@ -453,8 +449,7 @@ static void set_idle(struct options *options, struct rng *rng)
     options->send_gap_ns = 1000u * NS_PER_MS;
     options->recv_gap_ns = 100u * NS_PER_MS;
     options->close_after_ns = 1000u * NS_PER_MS;
-    EACH_NET(options, net)
-    net->loss_ppm = rng_below(rng, 2) * 10000;
+    draw_loss(options, rng, 2, 10000);
 }
 
 static void set_no_eager(struct options *options, struct rng *rng)
@@ -463,8 +458,7 @@ static void set_no_eager(struct options *options, struct rng *rng)
     options->eager_kb_of_last = rng_below(rng, 2) ? UINT64_MAX : 0;
     options->params.ack_delay_us = rng_below(rng, 2) * 500;
     options->params.ack_every = 1 + rng_below(rng, 64);
-    EACH_NET(options, net)
-    net->loss_ppm = rng_below(rng, 2) * 10000;
+    draw_loss(options, rng, 2, 10000);
 }
 
 static void set_wrap(struct options *options, struct rng *rng)
@@ -476,8 +470,7 @@ static void set_wrap(struct options *options, struct rng *rng)
     options->msg_window = 16u << rng_below(rng, 6);
     options->chunk_window = 64u << rng_below(rng, 4);
     options->cancel_permille = rng_below(rng, 2) * 100;
-    EACH_NET(options, net)
-    net->loss_ppm = rng_below(rng, 2) * 20000;
+    draw_loss(options, rng, 2, 20000);
 }
 
 /* All at once. */
