@@ -403,12 +403,7 @@ static struct outcome run_phase(struct side *side, const struct phase *phase)
         run_stream_phase(side, phase, streams, &out);
     out.cpu_ns = tool_cpu_ns() - cpu_ns;
     out.retransmits = tool_retransmits(side->engine) - retransmits;
-    for (unsigned i = 0; i < count; i++) {
-        *(streams[i].sends ? &out.bytes : &out.received) += streams[i].bytes;
-        if (streams[i].wrong != 0)
-            out.first_wrong = streams[i].first_wrong;
-        out.wrong += streams[i].wrong;
-    }
+    p2p_add_streams(&out, streams, count);
     return out;
 }
 

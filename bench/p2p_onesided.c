@@ -242,11 +242,8 @@ struct outcome p2p_onesided_phase(struct side *side, const struct phase *phase,
         out.elapsed_ns = tool_now_ns() - start_ns;
     out.cpu_ns = tool_cpu_ns() - cpu_ns;
     out.retransmits = tool_retransmits(side->engine) - retransmits;
+    p2p_add_streams(&out, streams, count);
     for (unsigned i = 0; i < count; i++) {
-        *(streams[i].sends ? &out.bytes : &out.received) += streams[i].bytes;
-        if (streams[i].wrong != 0)
-            out.first_wrong = streams[i].first_wrong;
-        out.wrong += streams[i].wrong;
         free(streams[i].list);
         free(streams[i].moved);
     }

@@ -72,6 +72,17 @@ static inline uint32_t p2p_buffers(const struct side *side, const struct phase *
     return phase->buffers != 0 && phase->buffers < fit && !phase->check ? (uint32_t)phase->buffers : fit;
 }
 
+/* Adds what the streams of a phase have moved, and whether it was right. */
+static inline void p2p_add_streams(struct outcome *out, const struct stream *streams, unsigned count)
+{
+    for (unsigned i = 0; i < count; i++) {
+        *(streams[i].sends ? &out->bytes : &out->received) += streams[i].bytes;
+        if (streams[i].wrong != 0)
+            out->first_wrong = streams[i].first_wrong;
+        out->wrong += streams[i].wrong;
+    }
+}
+
 /* After the regions have been made: exports them, and learns what the peer exports. Both sides call it. */
 void p2p_onesided_open(struct side *side);
 /* Once no phase comes any more. */

@@ -288,28 +288,29 @@ static void print_device(int index, const struct uccl_device *device)
         printf("     %s\n", device->description);
 }
 
-static void print_device_list(const uccl_engine *engine)
+/* Lists the devices of an engine that is opened for it, or why there is none; then the verbs ports. */
+static uccl_engine *list_devices(bool *ok)
 {
+    int error;
     struct uccl_device device;
-    int count = uccl_device_count(engine);
+    uccl_engine *engine = open_engine(&error);
     printf("Devices:\n");
-    for (int i = 0; i < count; i++)
+    if (!engine)
+        printf("  unknown: %s\n", uccl_strerror(error));
+    for (int i = 0; engine && i < uccl_device_count(engine); i++)
         if (uccl_device_get(engine, i, &device) == UCCL_OK)
             print_device(i, &device);
+    *ok = verbs_print() && engine; /* without an engine: why none of them will do */
+    return engine;
 }
 
 static bool print_devices(void)
 {
-    int error;
-    uccl_engine *engine = open_engine(&error);
-    if (!engine) {
-        printf("Devices:\n  unknown: %s\n", uccl_strerror(error));
-        verbs_print(); /* why none of them will do */
-        return false;
-    }
-    print_device_list(engine);
-    uccl_close(engine);
-    return verbs_print();
+    bool ok;
+    uccl_engine *engine = list_devices(&ok);
+    if (engine)
+        uccl_close(engine);
+    return ok;
 }
 
 /* ---- GPUs ------------------------------------------------------------------------------------ */
@@ -392,15 +393,10 @@ static void print_uses(uccl_engine *engine, int gpus)
 
 static bool print_topology(void)
 {
-    int error;
-    uccl_engine *engine = open_engine(&error);
-    if (!engine) {
-        printf("Devices:\n  unknown: %s\n", uccl_strerror(error));
-        verbs_print(); /* why none of them will do */
+    bool ok;
+    uccl_engine *engine = list_devices(&ok);
+    if (!engine)
         return false;
-    }
-    print_device_list(engine);
-    bool ok = verbs_print();
     print_gpu_list(engine);
     int gpus = uccl_gpu_count(engine);
     if (gpus > 0)
