@@ -108,8 +108,7 @@ static inline void expect(const char *gdr, const char *level, const char *name, 
     cr_assert_eq(rdma.writes > 0, direct);
     cr_assert_eq(rdma.reads > 0, direct); /* a flush of what is staged has nothing to do */
     cr_assert_eq(rdma.mrs_alive, direct ? 4 : 0, "two ranges, and a byte of each to flush with");
-    side_free(&from);
-    side_free(&to);
+    sides_free(&from, &to);
     cr_assert_eq(rdma.mrs_alive, 0);
     close_gdr();
 }

@@ -40,6 +40,12 @@ static inline void side_free(struct side *side)
         free(side->memory);
 }
 
+static inline void sides_free(struct side *from, struct side *to)
+{
+    side_free(from);
+    side_free(to);
+}
+
 static inline void side_write(const struct side *side, size_t at, const void *from, size_t length)
 {
     if (side->device)
@@ -101,8 +107,7 @@ static inline void one_message(const bool device[2], size_t length, const size_t
     check(shadow + offset[1], length, number);
     for (size_t i = 0; i < offset[1] + length + slack + GUARD; i++)
         cr_assert(shadow[i] == 0x5a || (i >= offset[1] && i < offset[1] + length), "byte %zu was written", i);
-    side_free(&from);
-    side_free(&to);
+    sides_free(&from, &to);
 }
 
 /* Memory of the remote side, for the local one to write and read. */

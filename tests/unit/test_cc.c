@@ -201,6 +201,13 @@ static void between(uint64_t value, uint64_t low, uint64_t high, const char *wha
     cr_assert(value >= low && value <= high, "%s: %lu is not within %lu and %lu", what, value, low, high);
 }
 
+/* For so long the link is used to so many percent at least. */
+static void check_use(uint64_t duration_ns, unsigned percent)
+{
+    sim_run(duration_ns);
+    between(sim_utilisation(duration_ns), percent, 101, "utilisation");
+}
+
 static void check_shares(unsigned factor)
 {
     uint64_t fair_bytes = sim.delays * CHUNK / sim.flow_count;
@@ -317,8 +324,7 @@ Test(cc, reaches_line_rate_in_a_few_round_trips)
     for (unsigned i = 0; i < 2; i++) {
         sim_init(both[i], 1, 100000, 60 * US); /* 100 GB/s: 6 MB window from 1 MB */
         sim_run(60 * US * 10);
-        sim_run(1 * MS);
-        between(sim_utilisation(1 * MS), 95, 101, "utilisation");
+        check_use(1 * MS, 95);
     }
 }
 
@@ -346,8 +352,7 @@ Test(cc, recovers_after_timeouts)
         }
         cr_assert_leq(sim.flows[0].cc.cwnd_bytes, CHUNK);
         sim_run(3 * MS);
-        sim_run(5 * MS);
-        between(sim_utilisation(5 * MS), 95, 101, "utilisation");
+        check_use(5 * MS, 95);
     }
 }
 
@@ -364,8 +369,7 @@ Test(cc, recovers_from_the_floor)
         cr_assert_eq(cc->cwnd_bytes, CHUNK / 64);
         cr_assert_gt(cc->pace_gap_ns, 0);
         sim_run(100 * MS);
-        sim_run(5 * MS);
-        between(sim_utilisation(5 * MS), 90, 101, "utilisation");
+        check_use(5 * MS, 90);
     }
 }
 
@@ -376,8 +380,7 @@ Test(cc, short_queue)
         sim_init(both[i], 4, 12500, 60 * US);
         sim.queue_max_ns = 100 * US;
         sim_run(50 * MS);
-        sim_run(50 * MS);
-        between(sim_utilisation(50 * MS), 80, 101, "utilisation");
+        check_use(50 * MS, 80);
         between(sim.lost, 0, sim.delays / 10, "lost chunks");
     }
 }
@@ -388,8 +391,7 @@ Test(swift, holds_the_target)
 {
     sim_init(CC_SWIFT, 1, 12500, 60 * US);
     sim_run(20 * MS);
-    sim_run(100 * MS);
-    between(sim_utilisation(100 * MS), 98, 101, "utilisation");
+    check_use(100 * MS, 98);
     between(sim_mean_delay_ns(), 250 * US, 330 * US, "mean delay");
     between(sim.delay_max_ns, 300 * US, 400 * US, "longest delay");
     /* 300 us at 12.5 GB/s */
@@ -404,8 +406,7 @@ Test(swift, latecomer)
     sim_run(20 * MS);
     sim.flows[0].in_flight_max = UINT64_MAX;
     sim_run(100 * MS);
-    sim_run(100 * MS);
-    between(sim_utilisation(100 * MS), 98, 101, "utilisation");
+    check_use(100 * MS, 98);
     between(sim_mean_delay_ns(), 250 * US, 370 * US, "mean delay");
     check_shares(2);
 }
@@ -415,8 +416,7 @@ Test(swift, incast_paces_below_a_chunk)
 {
     sim_init(CC_SWIFT, 64, 1250, 60 * US); /* 10 Gbps; 64 chunks are 3.4 ms of queue */
     sim_run(200 * MS);
-    sim_run(200 * MS);
-    between(sim_utilisation(200 * MS), 90, 101, "utilisation");
+    check_use(200 * MS, 90);
     between(sim_mean_delay_ns(), 250 * US, 900 * US, "mean delay");
     unsigned paced = 0;
     for (unsigned i = 0; i < 64; i++)
@@ -532,8 +532,7 @@ Test(timely, holds_a_delay_between_its_thresholds)
 {
     sim_init(CC_TIMELY, 1, 12500, 60 * US);
     sim_run(50 * MS);
-    sim_run(100 * MS);
-    between(sim_utilisation(100 * MS), 95, 101, "utilisation");
+    check_use(100 * MS, 95);
     between(sim_mean_delay_ns(), 150 * US, 600 * US, "mean delay");
     between(sim.delay_max_ns, 150 * US, 700 * US, "longest delay");
 }
@@ -542,8 +541,7 @@ Test(timely, flows_share)
 {
     sim_init(CC_TIMELY, 8, 12500, 60 * US);
     sim_run(200 * MS);
-    sim_run(200 * MS);
-    between(sim_utilisation(200 * MS), 95, 101, "utilisation");
+    check_use(200 * MS, 95);
     between(sim_mean_delay_ns(), 150 * US, 900 * US, "mean delay");
     check_shares(3);
 }

@@ -167,24 +167,27 @@ Test(config, no_home_no_file)
 
 /* ---- bad values ---- */
 
+static void expect_env_refused(const char *name, const char *value, const char *text)
+{
+    setenv(name, value, 1);
+    expect_refused(NULL, text);
+    unsetenv(name);
+}
+
 Test(config, refusal_says_name_value_source_and_range)
 {
-    setenv("UCCL_CC", "bbr", 1);
-    expect_refused(NULL, "parameter UCCL_CC: value \"bbr\" (environment) is not allowed; "
-                         "allowed: swift|timely|eqds");
-    unsetenv("UCCL_CC");
-    setenv("UCCL_SOCKET_BUFFER_KB", "63", 1);
-    expect_refused(NULL, "parameter UCCL_SOCKET_BUFFER_KB: value \"63\" (environment) is not "
-                         "allowed; allowed: 64..1048576 KiB");
-    unsetenv("UCCL_SOCKET_BUFFER_KB");
-    setenv("UCCL_PIN", "maybe", 1);
-    expect_refused(NULL, "parameter UCCL_PIN: value \"maybe\" (environment) is not allowed; "
-                         "allowed: 0|1|false|true|no|yes");
-    unsetenv("UCCL_PIN");
-    setenv("UCCL_CPUS", "2-", 1);
-    expect_refused(NULL, "parameter UCCL_CPUS: value \"2-\" (environment) is not allowed; "
-                         "allowed: numbers and ranges of them, such as 2-5,8, in text of at most 255 bytes");
-    unsetenv("UCCL_CPUS");
+    expect_env_refused("UCCL_CC", "bbr",
+                       "parameter UCCL_CC: value \"bbr\" (environment) is not allowed; "
+                       "allowed: swift|timely|eqds");
+    expect_env_refused("UCCL_SOCKET_BUFFER_KB", "63",
+                       "parameter UCCL_SOCKET_BUFFER_KB: value \"63\" (environment) is not "
+                       "allowed; allowed: 64..1048576 KiB");
+    expect_env_refused("UCCL_PIN", "maybe",
+                       "parameter UCCL_PIN: value \"maybe\" (environment) is not allowed; "
+                       "allowed: 0|1|false|true|no|yes");
+    expect_env_refused("UCCL_CPUS", "2-",
+                       "parameter UCCL_CPUS: value \"2-\" (environment) is not allowed; "
+                       "allowed: numbers and ranges of them, such as 2-5,8, in text of at most 255 bytes");
 
     char expected[300];
     write_file(home_file, "# first line\nMTU = 65537\n");

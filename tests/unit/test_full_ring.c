@@ -56,8 +56,7 @@ static void refuse(bool device)
     check(to.memory, LENGTH, 1);
     IS(uccl_conn_close_async(conn, &request), 0);
     end_of(request, 0);
-    side_free(&from);
-    side_free(&to);
+    sides_free(&from, &to);
     stage_close_pair();
 }
 

@@ -232,8 +232,7 @@ Test(gdr, flush_makes_what_was_received_visible)
     cr_assert_eq(end_of(request, 0), 0);
     side_read(&to, 0, shadow, LENGTH);
     check(shadow, LENGTH, 1);
-    side_free(&from);
-    side_free(&to);
+    sides_free(&from, &to);
     close_gdr();
 }
 
@@ -348,8 +347,7 @@ Test(gdr, only_one_side_is_direct)
         move(&from, &to, LENGTH, i);
     cr_assert_eq(rdma.writes, 0);
     cr_assert_gt(counter(1, "gpu_uploads"), 0);
-    side_free(&from);
-    side_free(&to);
+    sides_free(&from, &to);
     close_gdr();
 }
 
@@ -365,8 +363,7 @@ Test(gdr, lost_writes_are_retransmitted)
     cr_assert_gt(rdma.writes, 50);
     cr_assert_gt(counter(0, "gpu_fetches"), 5);
     cr_assert_gt(counter(1, "gpu_uploads"), 5);
-    side_free(&from);
-    side_free(&to);
+    sides_free(&from, &to);
     close_gdr();
 }
 
@@ -382,8 +379,7 @@ static void broken_paths(const char *rc)
     }
     cr_assert_gt(rdma.writes, 0);
     cr_assert_gt(counter(0, "gpu_fetches"), 0);
-    side_free(&from);
-    side_free(&to);
+    sides_free(&from, &to);
     close_gdr();
 }
 
@@ -424,8 +420,7 @@ Test(gdr, retransmissions_that_cannot_be_fetched)
     fake.fail_after = -1;
     rdma.lose_one_in = 0;
     move(&from, &to, LENGTH, 1);
-    side_free(&from);
-    side_free(&to);
+    sides_free(&from, &to);
     close_gdr();
 }
 
@@ -452,8 +447,7 @@ Test(gdr, cancelled_while_a_retransmission_is_fetched)
     end_of(send, UCCL_ECANCELED);
     rdma.lose_one_in = 0;
     move(&from, &to, LENGTH, 1);
-    side_free(&from);
-    side_free(&to);
+    sides_free(&from, &to);
     close_gdr();
 }
 

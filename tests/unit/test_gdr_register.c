@@ -131,8 +131,7 @@ Test(gdr_register, memory_at_the_same_address)
         move(&from, &to, LENGTH, i);
         before[0] = from.memory;
         before[1] = to.memory;
-        side_free(&from);
-        side_free(&to);
+        sides_free(&from, &to);
     }
     cr_assert_eq(counter(1, "gpu_uploads"), 0);
     cr_assert_eq(rdma.mrs_made, 16);
@@ -178,8 +177,7 @@ Test(gdr_register, given_dmabuf)
     for (unsigned i = 0; i < 2; i++)
         IS(uccl_dereg_mr(part[i].mr), 0);
     cr_assert_eq(rdma.mrs_alive, 0);
-    side_free(&from);
-    side_free(&to);
+    sides_free(&from, &to);
     close_gdr();
 }
 

@@ -100,8 +100,7 @@ Test(stage, unexpected_messages, .timeout = TIMEOUT_S)
     }
     side_read(&to, 0, shadow, COUNT * LENGTH);
     check(shadow, COUNT * LENGTH, 9);
-    side_free(&from);
-    side_free(&to);
+    sides_free(&from, &to);
     stage_close_pair();
 }
 
@@ -138,8 +137,7 @@ Test(stage, borrower_gives_the_engine_back, .timeout = TIMEOUT_S)
     uccl_request *last = post_send(pair.conn[1], &byte, 1);
     pthread_join(borrower, NULL);
     end_of(last, 0);
-    side_free(&from);
-    side_free(&to);
+    sides_free(&from, &to);
     stage_close_pair();
 }
 
@@ -171,8 +169,7 @@ BOTH(stage, cancelled_send_waits_for_its_copies)
     IS(uccl_dereg_mr(from.mr), UCCL_EAGAIN);
     fake.hold = false;
     end_of(send, UCCL_ECANCELED);
-    side_free(&from);
-    side_free(&to);
+    sides_free(&from, &to);
     stage_close_pair();
 }
 
@@ -193,8 +190,7 @@ BOTH(stage, cancelled_receive_waits_for_its_copies)
     fake.hold = false;
     end_of(recv, UCCL_ECANCELED);
     end_of(send, UCCL_ECANCELED);
-    side_free(&from);
-    side_free(&to);
+    sides_free(&from, &to);
     stage_close_pair();
 }
 
@@ -213,8 +209,7 @@ Test(stage, received_is_not_uploaded, .timeout = TIMEOUT_S)
     cr_assert_not(has_ended(recv, &status));
     fake.hold = false;
     cr_assert_eq(end_of(recv, 0), 5000);
-    side_free(&from);
-    side_free(&to);
+    sides_free(&from, &to);
     stage_close_pair();
 }
 
@@ -233,8 +228,7 @@ Test(stage, truncated, .timeout = TIMEOUT_S)
         end_of(recv, UCCL_ETRUNCATED);
     }
     one_message(device, 800000, offset, 0, 3);
-    side_free(&from);
-    side_free(&to);
+    sides_free(&from, &to);
     stage_close_pair();
 }
 
@@ -258,8 +252,7 @@ static void close_under_way(int closer, const char *threads)
         cr_assert(done, "request %u is pending", i);
         cr_assert(status == UCCL_OK || status == UCCL_ECANCELED || status == UCCL_ECLOSED, "status %d", status);
     }
-    side_free(&from);
-    side_free(&to);
+    sides_free(&from, &to);
     stage_close_pair();
 }
 
@@ -404,8 +397,7 @@ Test(stage, a_device_outlasts_a_connection, .timeout = TIMEOUT_S)
     fake.hold = false;
     end_of(send, UCCL_ECANCELED);
     end_of(recv, UCCL_ECLOSED);
-    side_free(&from);
-    side_free(&to);
+    sides_free(&from, &to);
     connect_now(pair.engine[0], &pair.handle, pair.listener, pair.conn);
     cr_assert_null(pair.engine[0]->kept);
     stage_close_pair();
@@ -459,8 +451,7 @@ Test(stage, a_part_does_not_outlast_its_connection, .timeout = TIMEOUT_S)
     fake.hold = false;
     end_of(recv, UCCL_ECANCELED);
     end_of(send, UCCL_ECLOSED);
-    side_free(&from);
-    side_free(&to);
+    sides_free(&from, &to);
     stage_close_pair();
 }
 
@@ -624,8 +615,7 @@ static void failing(size_t length, int status_of_send, int status_of_recv, const
     IS(uccl_send_async(pair.conn[0], from.memory, length, from.mr, &send), 0);
     cr_assert_eq(end_of(send, status_of_send), status_of_send ? 0 : length);
     end_of(recv, status_of_recv);
-    side_free(&from);
-    side_free(&to);
+    sides_free(&from, &to);
     /* other messages do not notice */
     const bool host[2] = {false, false};
     const size_t offset[2] = {0, 0};
@@ -729,8 +719,7 @@ Test(stage, a_late_failure_of_a_part_is_told, .timeout = TIMEOUT_S)
         fake.hold = false;
         cr_assert_eq(end_of(recv, UCCL_EIO), 0);
         fake.fail_from = 0;
-        side_free(&from);
-        side_free(&to);
+        sides_free(&from, &to);
     }
     const bool device[2] = {true, true};
     one_message(device, LENGTH, (const size_t[2]){0, 0}, 0, 1);
@@ -791,8 +780,7 @@ Test(stage, failures_leave_no_blocks, .timeout = TIMEOUT_S)
         IS(uccl_wait(recv, SOON_MS, NULL), sends ? UCCL_ECANCELED : UCCL_EIO);
         IS(uccl_wait(send, SOON_MS, NULL), sends ? UCCL_EIO : UCCL_ECANCELED);
         fake.refuse_after[MEM_FROM_DEVICE] = fake.refuse_after[MEM_TO_DEVICE] = -1;
-        side_free(&from);
-        side_free(&to);
+        sides_free(&from, &to);
         one_message(device, LENGTH, offset, 0, round);
     }
     stage_close_pair();

@@ -16,8 +16,7 @@ static void passing(_Atomic int *error)
         IS(uccl_send_async(pair.conn[0], from.memory, 1000, from.mr, &send), 0);
         end_of(send, UCCL_ENOMEM);
         end_of(recv, UCCL_ECANCELED);
-        side_free(&from);
-        side_free(&to);
+        sides_free(&from, &to);
     }
     *error = UCCL_OK;
     for (uint64_t end_ms = now_ms() + 1100; now_ms() < end_ms;)

@@ -100,8 +100,7 @@ Test(verbs_rails, connection_writes_by_all_ports)
         cr_expect_eq(stats_of(0, device).in_use, 1);
         cr_expect_eq(stats_of(0, device).up, 1);
         cr_assert_str_eq(reached(&from), "direct");
-        side_free(&from);
-        side_free(&to);
+        sides_free(&from, &to);
     }
     close_gdr();
 }
@@ -127,8 +126,7 @@ Test(verbs_rails, small_messages_go_by_the_own_port)
             cr_assert(now_ms() < end_ms, "device %d: %llu and %llu bytes", device, (unsigned long long)own,
                       (unsigned long long)other);
         } while (own < FEW * BYTES || other >= FEW * BYTES);
-        side_free(&from);
-        side_free(&to);
+        sides_free(&from, &to);
     }
     close_gdr();
 }
@@ -305,8 +303,7 @@ Test(verbs_rails, gpu_memory_by_what_the_ports_can)
         cr_expect_eq(fetches, 0, "device %d", device);
         cr_expect_gt(writes, 0, "device %d", device);
         cr_expect_eq(reads, 6, "and each is flushed by both ports there: either may have written it");
-        side_free(&from);
-        side_free(&to);
+        sides_free(&from, &to);
     }
     close_gdr();
 }
@@ -350,8 +347,7 @@ Test(verbs_rails, memory_is_registered_without_a_removed_device)
         uccl_export *exported;
         IS(uccl_export_mr(from.mr, from.memory, LENGTH, UCCL_ACCESS_WRITE, ref, &exported), 0);
         IS(uccl_revoke(exported, SOON_MS), 0);
-        side_free(&from);
-        side_free(&to);
+        sides_free(&from, &to);
     }
     close_engines(&before[0], &before[1]);
 }
