@@ -170,7 +170,7 @@ int uccl_open(const uccl_config *config, uccl_engine **out);
 int uccl_close(uccl_engine *engine);
 
 struct uccl_device {
-    char name[32];         /* interface or verbs device */
+    char name[32];         /* interface or verbs device, of which 31 characters: whole in uccl_verbs_port */
     char backend[16];      /* "udp", "tcp" or "verbs" */
     char address[64];      /* numeric address at which peers reach it */
     char description[128]; /* its capabilities as text */

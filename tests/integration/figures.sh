@@ -20,7 +20,8 @@ fi
 
 # ---- the engine's own counter, over a network that loses: the relay knows what was there before ----
 
-# repeats ADDRESS RELAY_FLAG...: each end tells as many retransmissions as have come from there
+# repeats ADDRESS RELAY_FLAG...: each end tells as many retransmissions as have come from there. The relay reads
+# datagrams alone: where a process stands still for a second, others would take TCP meanwhile.
 repeats() {
     local address=$1 result=0 relay server posts=() waits=() i
     shift
@@ -34,10 +35,10 @@ repeats() {
     posts+=("${posts[@]}") waits+=("${waits[@]}")
     next_port
     posts+=("${waits[@]}" close pause:500 tell:retransmits)
-    start server "${IN_SERVER[@]}" "$ENDPOINT" listen "$PORT" "${posts[@]}"
+    start server "${IN_SERVER[@]}" env UCCL_BACKEND=udp "$ENDPOINT" listen "$PORT" "${posts[@]}"
     server=$PID
     wait_listening "$server" "$PORT" || return 1
-    start client "${IN_CLIENT[@]}" "$ENDPOINT" connect "$address" "$PORT" "${posts[@]}"
+    start client "${IN_CLIENT[@]}" env UCCL_BACKEND=udp "$ENDPOINT" connect "$address" "$PORT" "${posts[@]}"
     ended "$PID" 60 && [ "$STATUS" = 0 ] || result=1
     ended "$server" 30 && [ "$STATUS" = 0 ] || result=1
     kill -TERM "$relay"
