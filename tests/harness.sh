@@ -4,7 +4,7 @@
 # small Meson project whose tests are shell scripts, counted by the functions of run.sh. TAP.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/integration/lib.sh"
-plan 43
+plan 44
 
 # What run.sh says of COMMAND..., which calls its functions: the status is that of run.sh
 run_sh() {
@@ -210,6 +210,23 @@ listed_parts() {
     done
 }
 check "each part is listed" listed_parts
+
+# of an unpacked release, and of a clone with the last commit alone: nothing is known to have changed
+no_history() {
+    printf '#!/bin/sh\n' >"$FAKE/tests/mutation.sh"
+    chmod +x "$FAKE/tests/mutation.sh"
+    # what can be told of a clone's only commit: its number
+    git() { [ "$1" = rev-list ] && echo "$COMMIT"; }
+    export -f git
+    local COMMIT
+    for COMMIT in "" 2dc0ffee; do
+        export COMMIT
+        run_sh mutants >"$WORK/said.log" 2>&1
+        [ "$(tail -n 1 "$WORK/said.log")" = "0 passed, 0 failed, 1 skipped" ] || return 1
+    done
+}
+check "mutants without a history are skipped" no_history
+unset -f git
 
 # mutants: of a project with one test, which fails with the one and hangs with the other
 MUTATED=$WORK/mutated
