@@ -52,6 +52,7 @@ constexpr int CLOSE_MS = 2000;              /* how long transfers of a closed co
 constexpr int REVOKE_MS = 1000;             /* one attempt of those that end a registration */
 constexpr unsigned DEREGISTER_TOLD = 10000; /* attempts of those, between two lines that tell of them */
 constexpr size_t INBOX_MAX = 1u << 20;      /* notifications that nobody takes; more wait at their senders */
+constexpr size_t IMPORTED_MAX = 1024;       /* references that a connection keeps between two calls */
 constexpr size_t REAP_FROM = 64;            /* pending requests from which completed ones are looked for */
 
 struct Registration {
@@ -92,10 +93,16 @@ struct Connection {
     std::deque<Request> notifications;
     std::map<Reference, Imported> imported;
     size_t reap_at = REAP_FROM;
-    ~Connection()
+    /* Pending transfers need no imported reference. */
+    void forget_imported()
     {
         for (auto &entry : imported)
             uccl_remote_free(entry.second.remote);
+        imported.clear();
+    }
+    ~Connection()
+    {
+        forget_imported();
     }
 };
 
@@ -463,6 +470,8 @@ struct Vector {
 
 bool pieces_of(Connection &connection, const Vector &vector, const char *what, std::vector<uccl_piece> &pieces)
 {
+    if (connection.imported.size() >= IMPORTED_MAX) /* nobody tells which of them the peer still has */
+        connection.forget_imported();
     for (size_t i = 0; i < vector.count; i++) {
         Imported imported;
         uccl_mr *mr = registration_of(*connection.engine, vector.mrs[i]);

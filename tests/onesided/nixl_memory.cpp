@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <dirent.h>
+#include <malloc.h>
 #include <new>
 #include <thread>
 #include <unistd.h>
@@ -181,6 +182,35 @@ void notifying(uccl_engine_t *here, uccl_engine_t *there)
     uccl_engine_conn_destroy(conn);
 }
 
+/* A peer that registers memory anew for each transfer: what this side knows of what it had before does not pile up. */
+void registering_anew(uccl_engine_t *here, uccl_engine_t *there)
+{
+    constexpr int TIMES = 12000, WARM_UP = 2000;
+    constexpr size_t MOST_BYTES = 1000000; /* TIMES references take twice that */
+    static char from[64], to[64];
+    uccl_mr_t from_mr, to_mr;
+    size_t before = 0;
+    uccl_conn_t *conn = connect_by(metadata_of(there), here, true);
+    CHECK(conn && uccl_engine_reg(here, reinterpret_cast<uintptr_t>(from), sizeof from, from_mr) == 0);
+    for (int i = 0; i < TIMES; i++) {
+        char fifo[FIFO_SIZE];
+        FifoItem item;
+        uint64_t transfer = 0;
+        CHECK(uccl_engine_reg(there, reinterpret_cast<uintptr_t>(to), sizeof to, to_mr) == 0);
+        CHECK(uccl_engine_prepare_fifo(there, to_mr, to, sizeof to, fifo) == 0);
+        deserialize_fifo_item(fifo, &item);
+        CHECK(uccl_engine_write_vector(conn, {from_mr}, {from}, {sizeof from}, {item}, 1, &transfer, {}) == 0);
+        while (!uccl_engine_xfer_status(conn, transfer))
+            std::this_thread::yield();
+        uccl_engine_mr_destroy(there, to_mr);
+        before = i == WARM_UP ? mallinfo2().uordblks : before;
+    }
+    size_t after = mallinfo2().uordblks;
+    fprintf(stderr, "# %zu bytes of the heap before, %zu after\n", before, after);
+    CHECK(after < before + MOST_BYTES);
+    uccl_engine_conn_destroy(conn);
+}
+
 } // namespace
 
 __attribute__((noinline)) void *operator new(size_t bytes)
@@ -212,6 +242,7 @@ int main()
     accepting(here, there);
     posting(here, there);
     notifying(here, there);
+    registering_anew(here, there);
     uccl_engine_destroy(here);
     uccl_engine_destroy(there);
     return 0;
