@@ -3,9 +3,9 @@
 
 #include "base/cgroup.h"
 #include "base/log.h"
+#include "base/pin.h"
 
 #include <limits.h>
-#include <sched.h>
 #include <unistd.h>
 
 static unsigned least(unsigned a, unsigned b)
@@ -42,9 +42,9 @@ unsigned cores_of_quota(const char *proc)
 
 static unsigned cores_of_affinity(void)
 {
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) == 0)
-        return (unsigned)CPU_COUNT(&set);
+    struct pin_set set; /* a cpu_set_t is too small for machines that may have more than 1024, and the call fails */
+    if (sched_getaffinity(0, sizeof set, set.parts) == 0)
+        return (unsigned)CPU_COUNT_S(sizeof set, set.parts);
     long online = sysconf(_SC_NPROCESSORS_ONLN);
     return online > 0 ? (unsigned)online : 1;
 }

@@ -8,6 +8,7 @@
 #include "fini.h"
 
 #include <criterion/criterion.h>
+#include <errno.h>
 #include <limits.h>
 #include <sched.h>
 #include <stdio.h>
@@ -176,7 +177,8 @@ Test(cores, names_with_spaces_and_colons)
 
 /* ---- an engine -------------------------------------------------------------------------------- */
 
-static bool made_up; /* the machine has 64 processors, and /proc/self is `root` */
+static bool made_up;          /* the machine has 64 processors, and /proc/self is `root` */
+static unsigned numbers = 64; /* how many processors it may have: smaller sets are refused */
 
 int __real_sched_getaffinity(pid_t thread, size_t size, cpu_set_t *set);
 int __wrap_sched_getaffinity(pid_t thread, size_t size, cpu_set_t *set);
@@ -184,6 +186,10 @@ int __wrap_sched_getaffinity(pid_t thread, size_t size, cpu_set_t *set)
 {
     if (!made_up)
         return __real_sched_getaffinity(thread, size, set);
+    if (8 * size < numbers) {
+        errno = EINVAL;
+        return -1;
+    }
     CPU_ZERO_S(size, set);
     for (unsigned cpu = 0; cpu < 64; cpu++)
         CPU_SET_S(cpu, size, set);
@@ -231,4 +237,11 @@ Test(cores, an_engine_counts_on_its_quota)
     setenv("UCCL_NUM_ENGINES", "3", 1); /* what the user says counts more */
     setenv("UCCL_LEND", "no", 1);
     opens("200000 100000\n", 3, false);
+}
+
+Test(cores, a_machine_that_may_have_2048_processors)
+{
+    numbers = 2048;
+    made_up = true;
+    cr_assert_eq(uccl_cores(), 64);
 }
