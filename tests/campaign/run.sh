@@ -17,7 +17,7 @@ within seconds of SIGTERM or SIGINT. The exit status is 0 only when nothing fail
 --scenario NAME   only this one
 --jobs J          processors to use; without it all
 --fuzz PERCENT    of the processors for the fuzzers (25); 0: none, 100: no simulator
---fuzzers NAMES   only these, comma-separated, of: bootstrap, core, handle, hostile, wire
+--fuzzers NAMES   only these, comma-separated, of: bootstrap, core, handle, hostile, onesided, stream, wire
 --keep FOLDER     where findings and logs go (a new folder in TMPDIR); nothing else is written
 END
 }
