@@ -97,7 +97,8 @@ struct rail *tx_other_rail_for_ack(struct flow *flow)
     rail_doubt(last);
     for (unsigned i = 1; i < flow->rail_count; i++) {
         struct rail *rail = &flow->rails[(last->index + i) % flow->rail_count];
-        if (is_candidate(rail))
+        /* where none is usable, one that was lost may have come back for this direction alone */
+        if (is_candidate(rail) || (!rail_usable(flow->main) && rail_carries(rail)))
             return rail;
     }
     return flow->main;

@@ -440,6 +440,25 @@ Test(rails, lone_acks_leave_a_dead_direction, .init = open_proven)
     duo_assert_arrived(send, recv, SIZE);
 }
 
+/* Our direction of the only rail that was not lost dies: acks find out that the lost one is back before it is asked. */
+Test(rails, acks_take_a_rail_that_was_lost, .init = open_proven)
+{
+    duo_recv(0, 100); /* the flow waits for the peer: rails are asked */
+    duo_device(0, false);
+    dead[0][0] = true;
+    duo_device(0, true);
+    duo_run_with(700 * MS, talk);
+    for (unsigned asked = others[0][0], i = 0; i < 900 && others[0][0] == asked; i++)
+        duo_run_with(1 * MS, talk);
+    cr_assert_eq(rail_of(0, 0)->state, RAIL_DOWN);
+    dead[0][0] = false;
+    dead[0][1] = true;
+    duo_send(1, 100);
+    duo_run_with(60 * MS, talk);
+    cr_assert_eq(rail_of(0, 0)->state, RAIL_DOWN, "it was not asked again yet");
+    cr_assert_eq(duo_flow[1]->sent.next_seq, duo_flow[1]->sent.cumulative, "it is acked");
+}
+
 /* Nothing is heard over any rail: nothing shows that rails are to blame. */
 Test(rails, a_silent_peer_brings_none_down, .init = open_proven)
 {
