@@ -323,7 +323,7 @@ static void open_flow(unsigned index)
     struct flow_setup setup = {
         .rx_token = rx_tokens[index],
         .tx_token = tx_tokens[index],
-        .rails = {{2 * index, DATAGRAM_BYTES}, {2 * index + 1, DATAGRAM_BYTES}},
+        .rails = {{2 * index, .datagram_bytes = DATAGRAM_BYTES}, {2 * index + 1, .datagram_bytes = DATAGRAM_BYTES}},
         .rail_count = index == 0 ? rails : 1,
         .chunk_window = 64,
         .msg_window = 16,
