@@ -51,7 +51,7 @@ struct accepting {
     struct uccl_conn *conn; /* open; the application gets it at READY */
     uint64_t since_ns;
     bool unread;     /* its socket has bytes to read: look_for_unread() */
-    uint64_t source; /* ways_source() */
+    uint64_t source; /* bootstrap_source() */
 };
 
 enum turn { TURN_FREE, TURN_TAKEN, TURN_AWAITED }; /* AWAITED: taken, and others may wait for it */
@@ -350,7 +350,7 @@ static bool accept_newcomer(struct uccl_listener *listener)
     if (bootstrap_serve(fd, engine->id, listener->nonce, deadline_ns, &newcomer.boot))
         return false;
     bootstrap_add_features(newcomer.boot, kinds_taken(engine));
-    newcomer.source = ways_source(newcomer.boot);
+    newcomer.source = bootstrap_source(newcomer.boot);
     listener->newcomer = newcomer;
     return true;
 }

@@ -7,7 +7,6 @@
 
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -30,18 +29,6 @@ struct way_query {
     int error;
     uint32_t closed;
 };
-
-uint64_t ways_source(const struct bootstrap *boot)
-{
-    union nic_address address;
-    uint64_t source = 0;
-    bootstrap_peer_address(boot, &address);
-    if (address.any.sa_family == AF_INET6)
-        memcpy(&source, &address.v6.sin6_addr, sizeof source);
-    else if (address.any.sa_family == AF_INET)
-        source = address.v4.sin_addr.s_addr;
-    return source;
-}
 
 static void *query_main(void *argument)
 {
@@ -135,7 +122,7 @@ int ways_ask(struct uccl_engine *engine, const struct bootstrap *boot, bool clie
             return UCCL_EPROTO;
         }
     }
-    return query_begin(engine, first, client, ways_source(boot), query, closed);
+    return query_begin(engine, first, client, bootstrap_source(boot), query, closed);
 }
 
 int ways_fd(const struct way_query *query)

@@ -15,9 +15,6 @@
 
 struct way_query;
 
-/* The host at the other end: its IPv4 address, or the first half of its IPv6 address. */
-uint64_t ways_source(const struct bootstrap *boot);
-
 /*
  * Which ways to the queues of the peer's offer are closed, for peer_take_offer(). `client`: our end of the handshake.
  * UCCL_EAGAIN: it is being asked; call again when ways_fd() is readable, or later if that is -1. UCCL_EADDR: all are

@@ -663,6 +663,16 @@ void bootstrap_peer_address(const struct bootstrap *boot, union nic_address *out
     *out = boot->peer;
 }
 
+uint64_t bootstrap_source(const struct bootstrap *boot)
+{
+    uint64_t source = 0;
+    if (boot->peer.any.sa_family == AF_INET6)
+        memcpy(&source, &boot->peer.v6.sin6_addr, sizeof source);
+    else if (boot->peer.any.sa_family == AF_INET)
+        source = boot->peer.v4.sin_addr.s_addr;
+    return source;
+}
+
 void bootstrap_host(const struct bootstrap *boot, struct nic_host *out)
 {
     socklen_t length = sizeof out->local;

@@ -113,6 +113,8 @@ bool bootstrap_greeted(const struct bootstrap *boot);
 /* Whether the state is HAVE_OFFER. */
 bool bootstrap_has_offer(const struct bootstrap *boot);
 void bootstrap_peer_address(const struct bootstrap *boot, union nic_address *out);
+/* The peer's host in a number: its IPv4 address, or the first half of its IPv6 address. */
+uint64_t bootstrap_source(const struct bootstrap *boot);
 /* The peer's host, and our address on this TCP connection, from which datagrams leave. From HELLO on. */
 void bootstrap_host(const struct bootstrap *boot, struct nic_host *out);
 int bootstrap_fd(const struct bootstrap *boot);
