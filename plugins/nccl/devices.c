@@ -47,45 +47,6 @@ struct list {
 };
 static _Atomic(struct list *) current;
 
-/* ---- /sys ------------------------------------------------------------------------------------- */
-
-/* One line of a file there. */
-static bool read_line(const char *class, const char *name, const char *file, char *out, size_t size)
-{
-    char path[192];
-    snprintf(path, sizeof path, "/sys/class/%s/%s/%s", class, name, file);
-    FILE *stream = fopen(path, "re");
-    bool got = stream && fgets(out, (int)size, stream);
-    if (stream)
-        fclose(stream);
-    return got;
-}
-
-/* The directory of the PCI device behind it, as NCCL's topology has it. */
-static void find_pci_path(const char *class, const char *name, char out[static 256])
-{
-    char path[192], real[PATH_MAX];
-    snprintf(path, sizeof path, "/sys/class/%s/%s/device", class, name);
-    if (realpath(path, real) && strlen(real) < 256)
-        strcpy(out, real);
-}
-
-/* Hexadecimal digits with separators, such as a MAC address or a GUID; 0: unreadable. */
-static uint64_t number_of(const char *class, const char *name, const char *file)
-{
-    char text[64];
-    uint64_t number = 0;
-    if (!read_line(class, name, file, text, sizeof text))
-        return 0;
-    for (const char *c = text; *c && *c != '\n'; c++) {
-        if (*c == ':')
-            continue;
-        const char digit[2] = {*c, '\0'};
-        number = number << 4 | strtoul(digit, NULL, 16);
-    }
-    return number;
-}
-
 /* ---- the list --------------------------------------------------------------------------------- */
 
 struct gathering {
@@ -121,8 +82,8 @@ static void gather_port(void *user, const struct uccl_verbs_port *port)
     device->verbs = true;
     device->port = (int)port->port;
     device->speed_mbps = port->speed_mbps;
-    device->guid = number_of("infiniband", port->device, "node_guid");
-    find_pci_path("infiniband", port->device, device->pci_path);
+    device->guid = sys_number("/sys/class/infiniband", port->device, "node_guid");
+    sys_pci_path("/sys/class/infiniband", port->device, device->pci_path);
 }
 
 static void gather_interface(void *user, const struct uccl_interface *interface)
@@ -137,8 +98,8 @@ static void gather_interface(void *user, const struct uccl_interface *interface)
     device->speed_mbps = interface->speed_mbps;
     /* what shares a card's address, such as VLANs, differs in the number; a container's /sys may tell nothing */
     uint64_t number = if_nametoindex(interface->name);
-    device->guid = number_of("net", interface->name, "address") ^ number << 48;
-    find_pci_path("net", interface->name, device->pci_path);
+    device->guid = sys_number("/sys/class/net", interface->name, "address") ^ number << 48;
+    sys_pci_path("/sys/class/net", interface->name, device->pci_path);
     listed->rank = interface->rank;
 }
 

@@ -6,6 +6,7 @@
  *   versions.c   the tables that NCCL takes, versions 8 to 12: the newest is what is written, the others adapt it
  *   process.c    init and finalize, contexts, who owns what, forks
  *   devices.c    what NICs there are, and their properties
+ *   sys.c        what /sys tells of a device
  *   engines.c    one engine per NIC and traffic class, opened when first used
  *   threads.c    how many threads an engine gets
  *   comms.c      listening, connecting, accepting, closing
@@ -105,6 +106,13 @@ int devices_count(void);
 /* NULL: no such index. Valid for good. */
 const struct device *devices_get(int index);
 enum nccl_result devices_properties(int index, struct nccl_net_properties_v12 *out);
+
+/* ---- sys.c ------------------------------------------------------------------------------------ */
+
+/* A number in hexadecimal digits with separators, such as a MAC address or 0x10de; 0: unreadable. */
+uint64_t sys_number(const char *folder, const char *name, const char *file);
+/* The directory of the PCI device behind it, as NCCL's topology has it; unreadable: `out` stays as it is. */
+void sys_pci_path(const char *folder, const char *name, char out[static 256]);
 
 /* ---- engines.c -------------------------------------------------------------------------------- */
 

@@ -7,8 +7,6 @@
 #include "plugin.h"
 
 #include <dirent.h>
-#include <stdio.h>
-#include <stdlib.h>
 
 enum {
     OWN_MAX = 4,     /* threads that the engine takes by itself */
@@ -20,27 +18,13 @@ enum {
     CLASS_ACCELERATOR = 0x12,
 };
 
-/* The number in a file that describes a PCI device; 0: none. */
-static unsigned long number_in(const char *directory, const char *device, const char *file)
-{
-    char path[512], text[32] = "";
-    if (snprintf(path, sizeof path, "%s/%s/%s", directory, device, file) >= (int)sizeof path)
-        return 0;
-    FILE *stream = fopen(path, "re");
-    if (!stream)
-        return 0;
-    unsigned long number = fgets(text, sizeof text, stream) ? strtoul(text, NULL, 16) : 0;
-    fclose(stream);
-    return number;
-}
-
 unsigned threads_gpus(const char *directory)
 {
     DIR *devices = opendir(directory);
     unsigned count = 0;
     for (struct dirent *entry; devices && (entry = readdir(devices));) {
-        unsigned long vendor = number_in(directory, entry->d_name, "vendor");
-        unsigned long class = number_in(directory, entry->d_name, "class") >> 16;
+        uint64_t vendor = sys_number(directory, entry->d_name, "vendor");
+        uint64_t class = sys_number(directory, entry->d_name, "class") >> 16;
         count +=
             (vendor == VENDOR_NVIDIA || vendor == VENDOR_AMD) && (class == CLASS_DISPLAY || class == CLASS_ACCELERATOR);
     }
