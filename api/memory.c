@@ -74,9 +74,8 @@ static int reg_mr(struct uccl_engine *engine, void *address, size_t length, enum
     }
     pthread_mutex_lock(&engine->lock);
     error = host ? UCCL_OK : join_range(engine, mr, dmabuf);
-    if (!error) {
+    if (!error)
         queue_append(&engine->mrs, &mr->of_engine);
-    }
     pthread_mutex_unlock(&engine->lock);
     if (error) {
         mem_cache_put(&engine->regions, mr->region);

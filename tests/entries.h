@@ -5,7 +5,10 @@
 
 #include <ctype.h>
 #include <dirent.h>
+#include <fnmatch.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* Entries of a directory, with "." and ".."; 0: it cannot be read. */
 static inline unsigned entries_of(const char *path)
@@ -33,6 +36,25 @@ static inline unsigned list_threads(int *out)
     }
     if (directory)
         closedir(directory);
+    return count;
+}
+
+/* How many threads have a name of this pattern (glob(7)). A thread of the engine's names itself once it runs. */
+static inline unsigned threads_called(const char *pattern)
+{
+    int ids[THREADS_MAX];
+    unsigned all = list_threads(ids), count = 0;
+    for (unsigned i = 0; i < all; i++) {
+        char path[64], name[32] = "";
+        snprintf(path, sizeof path, "/proc/self/task/%d/comm", ids[i]);
+        FILE *file = fopen(path, "r");
+        if (file && fgets(name, sizeof name, file)) {
+            name[strcspn(name, "\n")] = '\0';
+            count += fnmatch(pattern, name, 0) == 0;
+        }
+        if (file)
+            fclose(file);
+    }
     return count;
 }
 

@@ -5,6 +5,7 @@
  *
  * usage: nccl_threads PLUGIN
  */
+#include "../entries.h"
 #include "pair.h"
 #include "plugin.h"
 
@@ -98,21 +99,7 @@ static void machine(unsigned with_cores, unsigned gpus)
 /* By their names: a sanitizer may have a thread of its own. */
 static int engine_threads(void)
 {
-    static const char NAME[] = "uccl-engine-";
-    DIR *tasks = opendir("/proc/self/task");
-    int count = 0;
-    CHECK(tasks);
-    for (struct dirent *task; (task = readdir(tasks));) {
-        char path[320], name[32] = "";
-        snprintf(path, sizeof path, "/proc/self/task/%s/comm", task->d_name);
-        FILE *stream = fopen(path, "r");
-        if (!stream)
-            continue;
-        count += fgets(name, sizeof name, stream) && strncmp(name, NAME, sizeof NAME - 1) == 0;
-        fclose(stream);
-    }
-    closedir(tasks);
-    return count;
+    return (int)threads_called("uccl-engine-*");
 }
 
 static void expect(int wanted)
@@ -123,7 +110,6 @@ static void expect(int wanted)
     struct nccl_net_v12 *net = start(&context);
     IS(engine_threads(), 0);
     IS(net->listen(context, 0, handle, &listen_comm), NCCL_SUCCESS);
-    /* a thread names itself once it runs */
     for (uint64_t end_ms = now_ms() + SOON_MS; engine_threads() < wanted && now_ms() < end_ms;)
         nap();
     for (uint64_t end_ms = now_ms() + MORE_MS; now_ms() < end_ms;)

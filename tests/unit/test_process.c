@@ -115,29 +115,12 @@ BOTH(process, signals_are_the_applications)
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
-static bool has_thread(const char *wanted)
-{
-    int all[THREADS_MAX];
-    unsigned count = list_threads(all);
-    for (unsigned i = 0; i < count; i++) {
-        char path[64], name[32] = "";
-        snprintf(path, sizeof path, "/proc/self/task/%d/comm", all[i]);
-        FILE *file = fopen(path, "r");
-        cr_assert(file);
-        cr_assert(fgets(name, sizeof name, file));
-        fclose(file);
-        if (strcmp(strtok(name, "\n"), wanted) == 0)
-            return true;
-    }
-    return false;
-}
-
 Test(process, threads_have_names, .timeout = TIMEOUT_S)
 {
     uccl_engine *engine = open_engine("no", "NUM_ENGINES", "2", NULL);
-    for (uint64_t end_ms = now_ms() + SOON_MS; !has_thread("uccl-engine-0") || !has_thread("uccl-engine-1");)
+    for (uint64_t end_ms = now_ms() + SOON_MS; !threads_called("uccl-engine-0") || !threads_called("uccl-engine-1");)
         cr_assert(now_ms() < end_ms, "top -H does not tell whose threads these are");
-    cr_assert(!has_thread("uccl-engine-2"));
+    cr_assert(!threads_called("uccl-engine-2"));
     IS(uccl_close(engine), 0);
 }
 
