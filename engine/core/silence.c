@@ -37,6 +37,8 @@ uint64_t silence_next_ask(const struct flow *flow)
 {
     if (silence_is_unanswered(flow))
         return flow->silence.asked_ns + dead_ns(flow) / SILENCE_PARTS;
+    if (flow->cut_ns) /* nothing that was sent now could be answered */
+        return flow->last_rx_ns + 1;
     return flow->last_rx_ns + dead_ns(flow) / SILENCE_QUIET;
 }
 

@@ -373,6 +373,34 @@ Test(channel, a_peer_without_connections_is_dead_in_time, .init = open_up)
     cr_assert_eq(duo_transmit(0), 1, "it is said once");
 }
 
+/* Who waits for a message alone knows as soon as its connections are broken that no probe can be answered. */
+static void is_dead_in_time(struct duo_request *recv)
+{
+    uint64_t begun_ns = duo_now;
+    while (!recv->ended && duo_tick(0, begun_ns + 3000 * MS))
+        cr_assert_eq(duo_transmit(0), 0);
+    cr_assert_eq(recv->status, UCCL_EPEERDEAD);
+    uint64_t took_ns = duo_now - begun_ns;
+    cr_assert(took_ns >= 1000 * MS && took_ns <= 1010 * MS, "%lu us", (unsigned long)(took_ns / US));
+}
+
+Test(channel, a_receiver_whose_connections_break_asks_at_once, .init = open_up)
+{
+    struct duo_request *recv = duo_recv(0, 100);
+    duo_run(50 * MS);
+    for (uint16_t path = 0; path < PATHS; path++)
+        cut(path);
+    is_dead_in_time(recv);
+}
+
+Test(channel, a_receive_posted_without_connections_asks_at_once, .init = open_up)
+{
+    for (uint16_t path = 0; path < PATHS; path++)
+        cut(path);
+    duo_run(50 * MS);
+    is_dead_in_time(duo_recv(0, 100));
+}
+
 /* The NIC takes nothing of what side 0 sends. Returns how often it was tried. */
 static unsigned refuse_all(void)
 {
