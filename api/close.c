@@ -45,8 +45,6 @@ static void conn_free(struct uccl_conn *conn)
     *(conn->prev ? &conn->prev->next : &engine->conns) = conn->next;
     if (conn->next)
         conn->next->prev = conn->prev;
-    if (conn->stripes.onesided)
-        notes_drop(&engine->notes, conn->stripes.onesided);
     engine->abandoned -= conn->abandoned;
     queue_remove(&engine->abandoned_conns, &conn->of_abandoned);
     conn_unmap_ends(conn);
@@ -105,6 +103,14 @@ static uint64_t silent_since(const struct uccl_conn *conn)
     return silent_ns - linger_ns / 2; /* the peer may have answered on other flows a little later */
 }
 
+/* From now on nobody learns of its notifications: `from` would name what the application must not use any more. */
+static void drop_notes(struct uccl_conn *conn)
+{
+    struct onesided *one = conn->stripes.onesided;
+    if (one)
+        notes_drop(&conn->engine->notes, one, &one->waiting);
+}
+
 static bool push_close(struct uccl_conn *conn, uint64_t linger_ms)
 {
     atomic_store_explicit(&conn->stripes.silent_since_ns, silent_since(conn), memory_order_relaxed);
@@ -128,6 +134,7 @@ static void post_close(struct uccl_conn *conn, uint64_t linger_ms)
 
 void conn_abandon(struct uccl_conn *conn)
 {
+    drop_notes(conn);
     pthread_mutex_lock(&conn->engine->lock);
     conn->abandoned = true;
     conn->engine->abandoned++;
@@ -178,6 +185,7 @@ UCCL_API int uccl_conn_close_async(uccl_conn *conn, uccl_request **out)
         (void)held;
         if (push_close(conn, conn->engine->params.linger_ms)) {
             atomic_store_explicit(&conn->status, UCCL_ECLOSED, memory_order_release);
+            drop_notes(conn); /* it stays until somebody has collected the request */
             *out = handle;
             return UCCL_OK;
         }
@@ -225,6 +233,7 @@ UCCL_API int uccl_conn_close(uccl_conn *conn)
     if (atomic_exchange(&conn->closing, true))
         return UCCL_EINVAL;
     CANCEL_LATER;
+    drop_notes(conn);
     post_close(conn, conn->engine->params.linger_ms);
     RACE_POINT();
     await_over(conn, &until_ns);

@@ -63,10 +63,11 @@ bool notes_add(struct notes *notes, struct onesided *from, struct notes_waiting 
 {
     pthread_mutex_lock(&notes->lock);
     struct note *note = NULL;
-    if (waiting->bytes < NOTES_WAITING_MAX)
+    bool over = waiting->over;
+    if (!over && waiting->bytes < NOTES_WAITING_MAX)
         note = malloc(sizeof *note + length);
-    waiting->full = !note && waiting->bytes;
-    waiting->again = !note && !waiting->bytes;
+    waiting->full = !over && !note && waiting->bytes;
+    waiting->again = !over && !note && !waiting->bytes;
     if (note) {
         *note = (struct note){.from = from, .length = length};
         memcpy(note->bytes, bytes, length);
@@ -80,7 +81,7 @@ bool notes_add(struct notes *notes, struct onesided *from, struct notes_waiting 
             make_readable(notes);
     }
     pthread_mutex_unlock(&notes->lock);
-    return note;
+    return note || over;
 }
 
 /* The queue has become empty. */
@@ -102,10 +103,11 @@ struct note *notes_take(struct notes *notes)
     return note;
 }
 
-void notes_drop(struct notes *notes, const struct onesided *from)
+void notes_drop(struct notes *notes, const struct onesided *from, struct notes_waiting *waiting)
 {
     pthread_mutex_lock(&notes->lock);
     bool some = notes->head;
+    waiting->over = true;
     notes->tail = NULL;
     for (struct note **link = &notes->head, *note; (note = *link);) {
         if (note->from == from) {

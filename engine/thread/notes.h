@@ -36,6 +36,7 @@ struct notes_waiting {
     uint64_t bytes;
     bool full;  /* the engine thread waits until some are taken */
     bool again; /* there is no memory, and none waits that could be taken: to be tried again. The engine thread's */
+    bool over;  /* the application has closed it: what still comes is dropped */
 };
 
 void notes_init(struct notes *notes);
@@ -48,7 +49,7 @@ bool notes_add(struct notes *notes, struct onesided *from, struct notes_waiting 
                size_t length);
 /* Takes the head off, which the caller frees. Under the lock. */
 struct note *notes_take(struct notes *notes);
-/* Drops all of a connection. */
-void notes_drop(struct notes *notes, const struct onesided *from);
+/* Drops all of a connection, and what comes later. */
+void notes_drop(struct notes *notes, const struct onesided *from, struct notes_waiting *waiting);
 
 #endif

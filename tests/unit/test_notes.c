@@ -7,8 +7,8 @@
 #include <stdlib.h>
 
 static struct notes notes;
-static struct notes_waiting waiting[2];
-static int peers[2]; /* their addresses stand for connections */
+static struct notes_waiting waiting[3];
+static int peers[3]; /* their addresses stand for connections */
 
 static struct onesided *from(unsigned i)
 {
@@ -39,14 +39,14 @@ Test(notes, keep_their_order_when_some_are_dropped, .timeout = 20)
 {
     notes_init(&notes);
     add(0, 1), add(1, 2), add(0, 3), add(1, 4);
-    notes_drop(&notes, from(1)); /* the last, too: what comes is appended to another */
-    add(0, 5), add(1, 6);
-    expect(0, 1), expect(0, 3), expect(0, 5), expect(1, 6);
+    notes_drop(&notes, from(1), &waiting[1]); /* the last, too: what comes is appended to another */
+    add(0, 5), add(1, 6), add(2, 7);
+    expect(0, 1), expect(0, 3), expect(0, 5), expect(2, 7);
     cr_assert_null(notes.head);
-    add(1, 7);
-    notes_drop(&notes, from(1));
-    add(0, 8);
-    expect(0, 8);
+    add(2, 8);
+    notes_drop(&notes, from(2), &waiting[2]);
+    add(0, 9);
+    expect(0, 9);
     notes_free(&notes);
 }
 
@@ -62,9 +62,9 @@ Test(notes, the_descriptor_is_readable_while_some_wait, .timeout = 20)
     expect(1, 2);
     cr_assert_not(readable(fd));
     add(0, 3), add(1, 4);
-    notes_drop(&notes, from(0));
+    notes_drop(&notes, from(0), &waiting[0]);
     cr_assert(readable(fd));
-    notes_drop(&notes, from(1));
+    notes_drop(&notes, from(1), &waiting[1]);
     cr_assert_not(readable(fd));
     notes_free(&notes);
 }
