@@ -644,6 +644,7 @@ UCCL_API int uccl_connect_with(uccl_engine *engine, struct uccl_handle *handle, 
     }
     memset(handle->state, 0, sizeof handle->state);
     if (result == UCCL_OK) {
+        conn_hand_out(c->conn);
         *out = c->conn;
         c->conn = NULL;
     }

@@ -175,6 +175,7 @@ static bool map_annexes(struct uccl_conn *conn, unsigned home)
     if (!conn->stripes.onesided)
         return false;
     conn->stripes.onesided->pairs = conn->pairs;
+    conn->stripes.onesided->waiting.early = true; /* until conn_hand_out() */
     conn->stripes.close_onesided = onesided_close;
     conn->stripes.open++;
     atomic_fetch_add(&conn->stripes.holds, 1 + (conn->stripes.count - 1) * (STRIPE_CLASSES - 1));

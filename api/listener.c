@@ -589,6 +589,7 @@ UCCL_API int uccl_accept(uccl_listener *listener, int timeout_ms, uccl_conn **ou
     end_turn(listener);
     if (!conn)
         return exhausted ? UCCL_ENOMEM : timeout_ms == 0 ? UCCL_EAGAIN : UCCL_ETIMEDOUT;
+    conn_hand_out(conn);
     *out = conn;
     return UCCL_OK;
 }

@@ -196,6 +196,8 @@ bool mr_covers(const struct uccl_engine *engine, const struct uccl_mr *mr, const
 int request_post_flush(struct uccl_conn *conn, void *buffer, struct uccl_mr *mr, uccl_request **out);
 
 /* onesided.c */
+/* The application gets the connection: from now on its notifications may name it. */
+void conn_hand_out(struct uccl_conn *conn);
 /* Begins the end of all exports of a registration. Whether any has not ended. */
 bool exports_of_mr_live(struct uccl_mr *mr);
 /* Frees what is left of the exports. Under the lock. */

@@ -478,6 +478,19 @@ static void resume(struct onesided *one)
     }
 }
 
+void conn_hand_out(struct uccl_conn *conn)
+{
+    struct onesided *one = conn->stripes.onesided;
+    if (!one)
+        return;
+    pthread_mutex_lock(&conn->engine->notes.lock);
+    bool waits = one->waiting.full && stripe_hold(one->home);
+    one->waiting.early = one->waiting.full = false;
+    pthread_mutex_unlock(&conn->engine->notes.lock);
+    if (waits)
+        resume(one);
+}
+
 /* Copies the oldest notification out. UCCL_EAGAIN: there is none. */
 static int take_note(struct uccl_engine *engine, void *buffer, size_t size, size_t *length, uccl_conn **from)
 {

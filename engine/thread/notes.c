@@ -64,10 +64,10 @@ bool notes_add(struct notes *notes, struct onesided *from, struct notes_waiting 
     pthread_mutex_lock(&notes->lock);
     struct note *note = NULL;
     bool over = waiting->over;
-    if (!over && waiting->bytes < NOTES_WAITING_MAX)
+    if (!over && !waiting->early && waiting->bytes < NOTES_WAITING_MAX)
         note = malloc(sizeof *note + length);
-    waiting->full = !over && !note && waiting->bytes;
-    waiting->again = !over && !note && !waiting->bytes;
+    waiting->full = !over && !note && (waiting->early || waiting->bytes);
+    waiting->again = !over && !note && !waiting->full;
     if (note) {
         *note = (struct note){.from = from, .length = length};
         memcpy(note->bytes, bytes, length);

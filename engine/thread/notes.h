@@ -34,7 +34,8 @@ struct notes {
 /* What wait of one connection. Under the lock. */
 struct notes_waiting {
     uint64_t bytes;
-    bool full;  /* the engine thread waits until some are taken */
+    bool early; /* the application does not have the connection yet */
+    bool full;  /* the engine thread waits until some are taken, or until the application has the connection */
     bool again; /* there is no memory, and none waits that could be taken: to be tried again. The engine thread's */
     bool over;  /* the application has closed it: what still comes is dropped */
 };

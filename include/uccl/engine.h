@@ -704,10 +704,11 @@ int uccl_notify_async(uccl_conn *conn, const void *bytes, size_t length, uccl_re
 
 /*
  * Takes the oldest notification that came over any connection of the engine: copies it to `buffer`, writes its length
- * to `length` and its connection to `from` (each may be NULL). Closing a connection here, in any way, drops those that
- * were not taken, from the call on; a connection that the peer closes, or that fails, keeps them. Never blocks; may run
- * one bounded round of the engine. UCCL_EAGAIN: there is none, and nothing is written. UCCL_ETRUNCATED: it is longer
- * than `size`, and stays in the queue; `length` and `from` are written.
+ * to `length` and its connection to `from` (each may be NULL). Those of a connection wait until uccl_accept() or
+ * uccl_connect() has returned it. Closing it here, in any way, drops those that were not taken, from the call on; a
+ * connection that the peer closes, or that fails, keeps them. Never blocks; may run one bounded round of the engine.
+ * UCCL_EAGAIN: there is none, and nothing is written. UCCL_ETRUNCATED: it is longer than `size`, and stays in the
+ * queue; `length` and `from` are written.
  */
 int uccl_notify_next(uccl_engine *engine, void *buffer, size_t size, size_t *length, uccl_conn **from);
 
