@@ -93,6 +93,8 @@ struct engine_thread {
     struct onesided *ones_due;
     struct one_request *ones_free;
     bool ended_some;         /* requests have ended since waiters were told */
+    unsigned rx_burst;       /* buffers received since the NIC had none */
+    bool rx_lone;            /* the burst before was of one */
     unsigned timers_put_off; /* rounds since the NIC was last drained */
     struct spin spin;
     unsigned polls_alone; /* polls without work to come before the owner yields its core again (lend.c) */

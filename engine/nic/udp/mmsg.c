@@ -464,8 +464,20 @@ static unsigned poll_large(struct udp_queue *queue, struct nic_rx *out, unsigned
     return count;
 }
 
+/* As recvmmsg(). For one datagram recvmsg() costs less. */
+static int receive(int fd, struct mmsghdr *messages, unsigned count)
+{
+    ssize_t length;
+
+    if (count > 1)
+        return recvmmsg(fd, messages, count, MSG_DONTWAIT, NULL);
+    length = recvmsg(fd, &messages->msg_hdr, MSG_DONTWAIT);
+    messages->msg_len = (unsigned)length;
+    return length < 0 ? -1 : 1;
+}
+
 /*
- * One recvmmsg() for all free buffers. A result below `max` (and below MMSG_BUFFERS) means that the socket is empty:
+ * One system call for all free buffers. A result below `max` (and below MMSG_BUFFERS) means that the socket is empty:
  * the caller need not ask again in this round.
  */
 static unsigned mmsg_poll(struct udp_queue *queue, struct nic_rx *out, unsigned max)
@@ -496,7 +508,7 @@ static unsigned mmsg_poll(struct udp_queue *queue, struct nic_rx *out, unsigned 
         };
     }
     for (int tries = 0; tries < 2 && got < 0; tries++) { /* the first may report an ICMP error */
-        got = recvmmsg(queue->sockets[0], messages, want, MSG_DONTWAIT, NULL);
+        got = receive(queue->sockets[0], messages, want);
         COUNT(queue->setup.counters, rx_syscalls, 1);
         if (got < 0 && errno == EAGAIN)
             return count;
