@@ -434,6 +434,12 @@ static int connecting_step(struct connecting *c)
     return error;
 }
 
+/* How long a call that waits does so: UCCL_CONNECT_MS without a time limit of its own. */
+static uint64_t limit_ms_of(const struct uccl_engine *engine, int timeout_ms)
+{
+    return timeout_ms > 0 ? (uint64_t)timeout_ms : engine->params.connect_ms;
+}
+
 static int connecting_new(struct uccl_engine *engine, const struct uccl_handle *handle, int timeout_ms,
                           const struct uccl_conn_options *options, struct connecting **out)
 {
@@ -445,7 +451,7 @@ static int connecting_new(struct uccl_engine *engine, const struct uccl_handle *
     if (!c)
         return UCCL_ENOMEM;
     free_abandoned(engine);
-    uint64_t limit_ms = timeout_ms > 0 ? (uint64_t)timeout_ms : engine->params.connect_ms;
+    uint64_t limit_ms = limit_ms_of(engine, timeout_ms);
     if (timeout_ms == 0 && engine->params.accept_wait_ms) {
         c->handshake_ns = limit_ms * NS_PER_MS;
         limit_ms = engine->params.accept_wait_ms;
@@ -577,6 +583,18 @@ void connects_forget(void)
 
 /* ---- connect --------------------------------------------------------------------------------- */
 
+/* A call that waits goes on with a connect of calls that did not: its limit takes the place of theirs. */
+static void connecting_limit(struct connecting *c, int timeout_ms)
+{
+    uint64_t now_ns = clock_now_ns(), limit_ns = limit_ms_of(c->engine, timeout_ms) * NS_PER_MS;
+    c->handshake_ns = 0;
+    race_limit(&c->race, now_ns, now_ns + limit_ns);
+    if (c->boot)
+        bootstrap_set_deadline(c->boot, now_ns + limit_ns);
+    if (c->go_beside_ns != UINT64_MAX && c->go_beside_ns > now_ns + limit_ns / 2)
+        c->go_beside_ns = now_ns + limit_ns / 2;
+}
+
 static bool has_state(const struct uccl_handle *handle)
 {
     static const uint8_t none[sizeof handle->state];
@@ -596,6 +614,8 @@ static int connecting_of(struct uccl_engine *engine, const struct uccl_handle *h
         atomic_store_explicit(&pending[c->slot].nonce, c->nonce, memory_order_release);
         return UCCL_EINVAL;
     }
+    if (timeout_ms != 0)
+        connecting_limit(c, timeout_ms);
     *out = c;
     return UCCL_OK;
 }

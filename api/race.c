@@ -21,6 +21,19 @@ void race_init(struct race *race, const struct handle_target *target, const uint
     race->next_ns = now_ns;
 }
 
+void race_limit(struct race *race, uint64_t now_ns, uint64_t deadline_ns)
+{
+    uint64_t share_ns = (deadline_ns - now_ns) / (race->target.count - race->begun + 1);
+    race->deadline_ns = deadline_ns;
+    race->gap_ns = share_ns < GAP_NS ? share_ns : GAP_NS;
+    if (race->next_ns > now_ns + race->gap_ns)
+        race->next_ns = now_ns + race->gap_ns;
+    for (unsigned i = 0; i < race->begun; i++) {
+        if (race->attempts[i].boot)
+            bootstrap_set_deadline(race->attempts[i].boot, deadline_ns);
+    }
+}
+
 static unsigned under_way(const struct race *race)
 {
     unsigned count = 0;

@@ -35,6 +35,8 @@ struct race {
 /* The caller keeps `engine_id` and `ifname`, which outlive the race. */
 void race_init(struct race *race, const struct handle_target *target, const uint8_t engine_id[16], const char *ifname,
                uint64_t now_ns, uint64_t deadline_ns);
+/* Another deadline, also for the attempts under way. */
+void race_limit(struct race *race, uint64_t now_ns, uint64_t deadline_ns);
 /*
  * Goes as far as possible. 0: won; `*out` is the handshake, past its HELLO, which the caller frees before the race.
  * UCCL_EAGAIN: wait. Otherwise all attempts have failed: returns the error that says most.

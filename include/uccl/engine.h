@@ -368,7 +368,8 @@ int uccl_handle_from_address(const char *host, uint16_t port, struct uccl_handle
  * Connects to the listener of `handle`, by the first of its addresses that leads there. Tries an address 100 ms after
  * the one before, or once that one has failed (RFC 8305), and holds a descriptor for each. Succeeds when datagrams
  * have crossed both ways.
- * `timeout_ms` 0 never blocks: on UCCL_EAGAIN call again with the same handle, whose state bytes carry the progress.
+ * `timeout_ms` 0 never blocks: on UCCL_EAGAIN call again with the same handle, whose state bytes carry the progress; a
+ * call with another `timeout_ms` goes on, and waits for at most that time from its beginning.
  * Any other result is final and clears them. uccl_connect_cancel() gives up. Only one thread at a time may use a
  * handle. A process may have 4096 such connects under way (else UCCL_ENOMEM).
  * UCCL_EINVAL, with the handle unchanged: it is no handle, or one of another version; or its state bytes are neither

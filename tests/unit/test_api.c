@@ -361,6 +361,68 @@ Test(api_connect, accepted_and_silent, .timeout = TIMEOUT_S)
     IS(uccl_close(server), 0);
 }
 
+struct late {
+    uccl_listener *listener;
+    uccl_conn *conn;
+};
+
+static void *accept_late(void *argument)
+{
+    struct late *late = argument;
+    sleep_us(100000);
+    IS(uccl_accept(late->listener, SOON_MS, &late->conn), 0);
+    return NULL;
+}
+
+/* A call that waits ends by its own limit, whatever the calls before it have left of theirs: before and after HELLO. */
+BOTH(api_connect, goes_on_with_a_limit)
+{
+    static const char *const waits[] = {"0", "30000"};
+    for (unsigned i = 0; i < 4; i++) {
+        uccl_engine *client = open_engine(lend, "CONNECT_MS", "30000", "ACCEPT_WAIT_MS", waits[i % 2], NULL);
+        uccl_engine *server = open_engine(lend, NULL);
+        struct uccl_handle handle;
+        uccl_listener *listener;
+        uccl_conn *conn[2] = {0};
+        uccl_set_log(log_nothing, NULL);
+        IS(uccl_listen(server, 0, 0, &handle, &listener), 0);
+        IS(uccl_connect(client, &handle, 0, &conn[0]), UCCL_EAGAIN);
+        if (i / 2) {
+            sleep_us(1000);
+            IS(uccl_accept(listener, 0, &conn[1]), UCCL_EAGAIN);
+            sleep_us(1000);
+            IS(uccl_connect(client, &handle, 0, &conn[0]), UCCL_EAGAIN);
+        }
+        uint64_t start_ms = now_ms();
+        IS(uccl_connect(client, &handle, 200, &conn[0]), UCCL_ETIMEDOUT);
+        uint64_t took_ms = now_ms() - start_ms;
+        cr_assert(took_ms >= 199 && took_ms < 5000, "took %d ms", (int)took_ms);
+        IS(uccl_close(client), 0);
+        IS(uccl_close(server), 0);
+    }
+}
+
+/* And has all of it. */
+BOTH(api_connect, goes_on_when_time_is_up)
+{
+    uccl_engine *client = open_engine(lend, "CONNECT_MS", "20", NULL);
+    uccl_engine *server = open_engine(lend, NULL);
+    struct uccl_handle handle;
+    uccl_listener *listener;
+    uccl_conn *conn[2] = {0};
+    IS(uccl_listen(server, 0, 0, &handle, &listener), 0);
+    IS(uccl_connect(client, &handle, 0, &conn[0]), UCCL_EAGAIN);
+    sleep_us(40000);
+    struct late late = {.listener = listener};
+    pthread_t thread;
+    cr_assert_eq(pthread_create(&thread, NULL, accept_late, &late), 0);
+    IS(uccl_connect(client, &handle, SOON_MS, &conn[0]), 0);
+    pthread_join(thread, NULL);
+    exchange(conn[0], late.conn, 1000, 1);
+    IS(uccl_close(client), 0);
+    IS(uccl_close(server), 0);
+}
+
 /* Gives up after each number of steps; nothing blocks, and the next connect works. */
 BOTH(api_connect, cancelled_at_every_step)
 {
