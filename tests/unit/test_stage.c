@@ -537,33 +537,30 @@ static void *release(void *after_us)
     return NULL;
 }
 
-/* The device lets go, but the thread that would see it is not run until a close no longer waits. */
-static void *release_unseen(void *after_us)
-{
-    sleep_us(*(unsigned *)after_us);
-    fake.stall_us = 1500000;
-    fake.hold = false;
-    return NULL;
-}
-
-/* Operations end while the engine is being closed, when their registrations are no more. */
-static void end_with_their_engine(void *(*lets_go)(void *), unsigned after_us)
+/*
+ * Operations end while the engine is being closed, when their registrations are no more: the device lets go after a few
+ * looks of the close, the last of which takes `stall_us`. A look counts a tenth of a second at most, and a close waits
+ * for a second of them.
+ */
+static void end_with_their_engine(unsigned stall_us)
 {
     enum { LENGTH = 600000 };
     for (unsigned write = 0; write < 2; write++) {
         stage_open_pair("no", "64", "8", "mmsg", "1");
         struct side local = side_make(pair.engine[0], true, LENGTH), remote = side_make(pair.engine[1], false, LENGTH);
         uccl_export *exported;
-        pthread_t releases;
         uccl_remote *imported = import_all(&remote, LENGTH, &exported);
         fake.hold = true;
         operate(write, &local, LENGTH, imported);
-        sleep_us(100000);
+        for (uint64_t end_ms = now_ms() + SOON_MS; counter(0, write ? "gpu_fetches" : "gpu_uploads") == 0;)
+            cr_assert_lt(now_ms(), end_ms);
         IS(uccl_conn_close(pair.conn[0]), 0);
         IS(uccl_remote_free(imported), 0);
-        cr_assert_eq(pthread_create(&releases, NULL, lets_go, &after_us), 0);
+        fake.ending_polls = 5;
+        fake.stall_us = stall_us;
+        fake.ending = &pair.engine[0]->threads[0].stop;
         stage_close_pair();
-        pthread_join(releases, NULL);
+        cr_assert_not(fake.hold);
         fake_free(local.memory);
         free(remote.memory);
     }
@@ -571,12 +568,13 @@ static void end_with_their_engine(void *(*lets_go)(void *), unsigned after_us)
 
 Test(stage, operations_end_with_their_engine, .timeout = TIMEOUT_S)
 {
-    end_with_their_engine(release, 100000); /* within the second that a close waits for copies which stand still */
+    end_with_their_engine(0);
 }
 
+/* The thread that would see it is not run for as long as a close waits. */
 Test(stage, operations_end_though_nobody_looks, .timeout = TIMEOUT_S)
 {
-    end_with_their_engine(release_unseen, 800000);
+    end_with_their_engine(1500000);
 }
 
 /*
