@@ -134,6 +134,7 @@ static void ended(struct engine_thread *thread, struct uccl_request *request)
         one_put(r);
         break;
     case ONE_CONTROL_OUT:
+        one->controls_out--;
         one_put(r);
         break;
     case ONE_CONTROL_IN:

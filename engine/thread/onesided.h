@@ -75,9 +75,10 @@ void op_free(struct op *op);
 /* ---- connections ----------------------------------------------------------------------------- */
 
 enum {
-    OPS_MAX = 256,    /* operations at the peer at once */
-    PARTS_MAX = 128,  /* messages of ANNEX_WRITES and ANNEX_READS at once that we began */
-    SERVED_MAX = 400, /* those that the peer began; then its next messages wait */
+    OPS_MAX = 256,          /* operations at the peer at once */
+    PARTS_MAX = 128,        /* messages of ANNEX_WRITES and ANNEX_READS at once that we began */
+    CONTROLS_OUT_MAX = 512, /* messages of ANNEX_CONTROL at once that name pieces: as many as its window has room for */
+    SERVED_MAX = 400,       /* those that the peer began; then its next messages wait */
     /* Messages with DONEs that the peer has not taken. An honest one leaves fewer: those of a window, and one for each
      * of its operations. */
     DONES_OUT_MAX = 2048,
@@ -167,7 +168,8 @@ struct onesided {
     struct op *ripe;      /* those with nothing left to send or to wait for */
     struct op **inflight; /* OPS_MAX, by id; made on first use */
     uint64_t next_op;
-    uint32_t parts; /* messages of ANNEX_WRITES and ANNEX_READS */
+    uint32_t parts;        /* messages of ANNEX_WRITES and ANNEX_READS */
+    uint32_t controls_out; /* those of ANNEX_CONTROL that name pieces */
     /* the peer's */
     struct one_fifo controls, arriving; /* receives of ANNEX_CONTROL, ANNEX_NOTES */
     struct served *served;              /* OPS_MAX, by id; made on first use */

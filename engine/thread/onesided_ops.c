@@ -208,7 +208,7 @@ static void send_part_control(struct onesided *one, struct op *op, unsigned flag
             at += op->pieces[i].length;
         }
     }
-    one_send_control(one, ONE_CONTROL_OUT, bytes, (size_t)(at - bytes));
+    one->controls_out += one_send_control(one, ONE_CONTROL_OUT, bytes, (size_t)(at - bytes));
 }
 
 /* The tail that goes with the last WRITE. */
@@ -286,7 +286,7 @@ static bool send_some(struct onesided *one, struct op *op)
     if (!op->started && !start(one, op))
         return false;
     while (!op->all_sent && !one->status) {
-        if (one->parts >= PARTS_MAX)
+        if (one->parts >= PARTS_MAX || one->controls_out >= CONTROLS_OUT_MAX)
             return false;
         if (op->kind == OP_WRITE)
             send_write(one, op);

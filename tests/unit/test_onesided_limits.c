@@ -83,6 +83,37 @@ Test(onesided_limits, reads_of_nothing_leave_nothing, .timeout = TIMEOUT_S)
     one_close(&one);
 }
 
+static void nap(struct engine_thread *thread, void *argument)
+{
+    (void)thread, (void)argument;
+    sleep_us(500000);
+}
+
+/* A vector of small pieces is many messages, which have the bytes inside: they do not leave, nor are made, all at once.
+ */
+Test(onesided_limits, small_pieces_wait_for_their_turn, .timeout = TIMEOUT_S)
+{
+    enum { PART = 256, PARTS = 4 * CONTROLS_OUT_MAX, COUNT = PART * PARTS };
+    struct one one;
+    struct thread_call call = {.run = nap};
+    one_open(&one, "no", COUNT, ALL);
+    struct uccl_piece *pieces = calloc(COUNT, sizeof *pieces);
+    fill(one.local, COUNT, 1);
+    for (size_t i = 0; i < COUNT; i++)
+        pieces[i] = piece_of(&one, i, 1, i);
+    end_of(post_write(&one, 0, 8, 0), 0);
+    const volatile uint32_t *live = &one.pair.conn[0]->stripes.onesided->live;
+    uint32_t before = *live;
+    cr_assert(thread_post(one.pair.conn[1]->thread, COMMAND_CALL, &call));
+    uccl_request *request = post_pieces(&one, true, pieces, COUNT, NULL);
+    sleep_us(300000);
+    cr_assert(*live > before + CONTROLS_OUT_MAX / 2 && *live <= before + CONTROLS_OUT_MAX, "%u", *live - before);
+    cr_assert_eq(end_of(request, 0), COUNT);
+    check(one.memory, COUNT, 1);
+    free(pieces);
+    one_close(&one);
+}
+
 /* The end of a registration, or of an export, costs the same however many there are: it looks at no other. */
 Test(onesided_limits, an_end_looks_at_no_other, .timeout = TIMEOUT_S)
 {
