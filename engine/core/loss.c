@@ -103,6 +103,7 @@ static void send_again(struct rail *rail, uint64_t now_ns)
         if (!chunk)
             continue;
         sent_lose(sent, chunk);
+        rail->loss.tail_probe_due = true; /* after breaks what waits for acks may fill the window */
         COUNT(rail->flow->core->counters, tlp_fired, 1);
         break;
     }

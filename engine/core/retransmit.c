@@ -18,9 +18,28 @@ static bool has_way(struct flow *flow, const struct chunk *chunk)
     return rail && rail_has_room(rail, chunk->kind == CHUNK_BULK);
 }
 
+/* Of several rails: the probe that is due, which other rails' chunks that wait for a window do not hold up; or NULL. */
+static struct chunk *due_probe(struct flow *flow)
+{
+    bool due = false;
+    EACH_RAIL(flow, rail)
+    due |= rail->loss.tail_probe_due;
+    if (!due || flow->rail_count == 1)
+        return NULL;
+    for (struct chunk *chunk = sent_first_lost(&flow->sent); chunk; chunk = sent_next_lost(chunk)) {
+        if (!chunk->placed && !chunk->written && sent_rail(&flow->sent, chunk)->loss.tail_probe_due &&
+            has_way(flow, chunk))
+            return chunk;
+    }
+    return NULL;
+}
+
 struct chunk *tx_first_retransmission(struct flow *flow)
 {
     struct sent *sent = &flow->sent;
+    struct chunk *probe = due_probe(flow);
+    if (probe)
+        return probe;
     for (struct chunk *chunk = sent_first_lost(sent), *next; chunk; chunk = next) {
         next = sent_next_lost(chunk);
         if (chunk->written) /* never sent as datagrams: their size may have changed since */

@@ -468,6 +468,32 @@ Test(channel_beside, connections_come_back_without_datagrams, .init = open_joine
     connections_come_back();
 }
 
+/*
+ * After several breaks little may be in flight, and the acks of what is got lost as datagrams. What goes again for
+ * their sake waits neither for the window nor behind what does: here the clear-to-sends of the next messages.
+ */
+Test(channel_beside, a_lost_ack_is_asked_for_whatever_the_window, .init = open_joined)
+{
+    enum { NEXT = 1 };
+    struct pair pairs[2][2];
+    duo_params.dead_peer_ms = 100000;
+    for (unsigned side = 0; side < 2; side++)
+        pairs[side][0].recv = duo_recv(!side, LARGE);
+    duo_run(MS);
+    for (unsigned side = 0; side < 2; side++) {
+        pairs[side][0].send = duo_send(side, LARGE);
+        duo_transmit(side);
+        cr_assert_gt(duo_flow[side]->rails[1].flying_chunks, 8);
+        duo_flow[side]->rails[1].cc.cwnd_bytes = 1;
+        pairs[!side][NEXT].recv = duo_recv(side, LARGE);
+        pairs[side][NEXT].send = duo_send(side, LARGE);
+    }
+    run_without_datagrams(300 * MS);
+    for (unsigned side = 0; side < 2; side++)
+        for (unsigned i = 0; i < 2; i++)
+            duo_assert_arrived(pairs[side][i].send, pairs[side][i].recv, LARGE);
+}
+
 /* The peer waits for nothing, so it does not know yet that its datagrams vanish. It lives all the same. */
 static void answers_of_the_unaware_come(void)
 {
