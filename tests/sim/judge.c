@@ -158,6 +158,21 @@ void judge_desc(struct world *world, struct pair *pair, unsigned side, const str
         world->into_dead += datagrams;
 }
 
+/*
+ * As long as no path is known to work, all are tried as often as windows allow. From then on one that is closed costs
+ * the chunk whose loss shows that, whatever share of all datagrams that is.
+ */
+void judge_refused(struct world *world, struct pair *pair, unsigned side, const struct tx_desc *desc)
+{
+    if (!desc->sequenced || desc->flow->rails[desc->rail].paths.good == 0 ||
+        pair->refused[side][desc->path].path_seq == desc->path_seq)
+        return;
+    pair->refused[side][desc->path].path_seq = desc->path_seq;
+    if (++pair->refused[side][desc->path].chunks > world->options->refused_chunks)
+        world_fail(world, "firewalls refused %u chunks of path %u, while others worked",
+                   pair->refused[side][desc->path].chunks, desc->path);
+}
+
 void judge_before(struct world *world, const struct end *end)
 {
     for (unsigned i = 0; i < world->pair_count; i++) {

@@ -12,6 +12,8 @@
 /* Before each core_tx() of an end, which changes what is looked at. */
 void judge_before(struct world *world, const struct end *end);
 void judge_desc(struct world *world, struct pair *pair, unsigned side, const struct tx_desc *desc);
+/* A firewall has refused a datagram of the descriptor. */
+void judge_refused(struct world *world, struct pair *pair, unsigned side, const struct tx_desc *desc);
 /* At the end of a run. */
 void judge_run(const struct world *world);
 

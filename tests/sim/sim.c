@@ -398,7 +398,8 @@ static void set_closed_paths(struct options *options, struct rng *rng)
     set_firewalls(options, rng);
     options->params.port_entropy = 17 + rng_below(rng, 48);
     options->params.dead_peer_ms = 2000;
-    options->refused_permille = 200; /* a chunk a path */
+    options->refused_permille = 0;
+    options->refused_chunks = 1;
 }
 
 static void set_policy_rr(struct options *options, struct rng *rng)

@@ -212,6 +212,7 @@ static void transmit(struct world *world, struct pair *pair, unsigned side, cons
         world->faults++;
         world->dropped++;
         world->refused += !opens;
+        judge_refused(world, pair, side, desc);
         return;
     }
     if (opens) /* nobody reads that port */

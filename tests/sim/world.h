@@ -8,6 +8,7 @@
 #define SIM_WORLD_H
 
 #include "core/core.h"
+#include "core/path.h"
 #include "core/rng.h"
 #include "core/units.h"
 #include "trace.h"
@@ -134,6 +135,7 @@ struct options {
     bool no_hole;                 /* nobody takes large datagrams for those that vanish */
     uint32_t dead_permille;       /* datagrams that went into net.dead_paths, of all sent */
     uint32_t refused_permille;    /* the same of firewalls */
+    uint32_t refused_chunks;      /* most that they refuse of a path while another one works; 0 is a bound, too */
     uint64_t living_ns;           /* requests between ends that live have ended by then */
 };
 
@@ -220,6 +222,10 @@ struct pair {
     bool probe_was_due[2];
     uint64_t paced_until_ns[2][RAILS_MAX]; /* before the descriptor that it looks at; 0: not paced */
     struct transmission last[2][LAST_MAX]; /* by sequence number */
+    struct {
+        uint32_t path_seq; /* of the newest */
+        uint32_t chunks;
+    } refused[2][PATHS_MAX]; /* by path: chunks that firewalls have refused while another path worked */
 };
 
 struct world {
