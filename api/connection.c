@@ -100,6 +100,7 @@ static void open_in_core(struct engine_thread *thread, void *argument)
         onesided_begin(one);
     if (call->announce)
         core_conn_announce(thread->core, conns[CLASS_MESSAGES], now_ns);
+    stripe_home_open(thread, &call->conn->stripes, now_ns);
 }
 
 void conn_unmap_ends(struct uccl_conn *conn)
@@ -208,11 +209,13 @@ int conn_make(struct uccl_engine *engine, const struct conn_plan *plan, struct u
         free(conn);
         return UCCL_ENOMEM;
     }
+    for (unsigned i = 0; i < conn->stripes.count; i++) { /* before an end is open, which may fail at once */
+        conn->stripes.at[i].thread = flow_of_end(conn, home, i)->thread;
+        conn->stripes.at[i].flow = flow_of_end(conn, home, i)->slot;
+    }
     for (unsigned i = conn->stripes.count; i-- > 0;) { /* home last: it announces, once the parts are ready */
         struct peer_flow *flow = flow_of_end(conn, home, i);
         struct open_call call = {conn, flow, plan->theirs->conn_id, i, i == 0 && !peer->is_server};
-        conn->stripes.at[i].thread = flow->thread;
-        conn->stripes.at[i].flow = flow->slot;
         thread_run(flow->thread, open_in_core, &call);
     }
     conn->next = engine->conns;
@@ -255,6 +258,9 @@ void connection_on_event(void *context, const struct core_event *event)
         int32_t was = atomic_load(&end->of->status);
         while (was != UCCL_ECLOSED && !atomic_compare_exchange_weak(&end->of->status, &was, event->status))
             ; /* a close stays what has ended it */
+        if (end != end->of->ends &&
+            event->status != UCCL_ECLOSED) /* what a close was preceded by comes to the home end */
+            stripe_end_failed(&end->of->stripes, (unsigned)(end - end->of->ends), event->status);
         if (event->status == UCCL_EPEERDEAD && end->of->stripes.onesided && end == end->of->ends)
             onesided_peer_dead(end->of->stripes.onesided);
         return;

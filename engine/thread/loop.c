@@ -98,6 +98,9 @@ static void run_command(struct engine_thread *thread, const struct ring_entry *e
             stripe_look(thread, request, now_ns);
         break;
     }
+    case COMMAND_FAIL:
+        stripe_fail(thread, entry->object, (int32_t)(entry->what >> 32), now_ns);
+        break;
     case COMMAND_OP:
         onesided_submit(thread, entry->object);
         break;

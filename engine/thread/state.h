@@ -34,6 +34,7 @@ enum thread_command {
     COMMAND_OP,      /* a one-sided operation */
     COMMAND_NOTES,   /* notifications of a connection were taken */
     COMMAND_SERVICE, /* to the home thread: a message of the engine's own has ended, and so have its parts */
+    COMMAND_FAIL,    /* to the home thread: another end of a connection has failed; the upper half has the status */
 };
 enum { COMMAND_MASK = 15 };
 

@@ -649,6 +649,30 @@ void stripe_close(struct engine_thread *thread, struct stripe_set *stripes, uint
     stripe_let_go(stripes);
 }
 
+void stripe_end_failed(struct stripe_set *stripes, unsigned index, int32_t status)
+{
+    if (stripes->at[index].failed)
+        return;
+    stripes->at[index].failed = true;
+    atomic_fetch_add(&stripes->holds, 1);
+    send_notice(stripes->at[index].thread, &stripes->at[index].to_home, stripes->at[0].thread, stripes,
+                COMMAND_FAIL | (uint64_t)(uint32_t)status << 32);
+}
+
+void stripe_home_open(struct engine_thread *thread, struct stripe_set *stripes, uint64_t now_ns)
+{
+    if (stripes->status)
+        core_conn_fail(thread->core, stripes->at[0].conns[CLASS_MESSAGES], stripes->status, now_ns);
+}
+
+void stripe_fail(struct engine_thread *thread, struct stripe_set *stripes, int32_t status, uint64_t now_ns)
+{
+    stripes->status = status;
+    if (stripes->at[0].conns[CLASS_MESSAGES])
+        stripe_home_open(thread, stripes, now_ns);
+    stripe_let_go(stripes);
+}
+
 void stripe_home_over(struct stripe_set *stripes)
 {
     if (--stripes->open)

@@ -39,6 +39,7 @@ struct stripe_expects {
 struct stripe_set {
     unsigned count; /* threads, the home thread first */
     unsigned open; /* of the home end: the connection, its one-sided operations. Then the others close. Home thread's */
+    int32_t status; /* with which another end has failed; UCCL_OK: none has. Home thread's */
     /* Keeps the connection: one for each open end, for each close on its way to an end, and for each request with
      * parts or staged memory that has not completed, though the core may have finished with it. Whoever takes the
      * last one off marks the connection over. */
@@ -61,6 +62,8 @@ struct stripe_set {
         struct conn *conns[STRIPE_CLASSES]; /* those of annexes: NULL, if the peer has no one-sided operations */
         uint32_t flow;                      /* the slot of its flow on the thread */
         struct notice to_close;             /* COMMAND_CLOSE from the home thread */
+        struct notice to_home;              /* COMMAND_FAIL; of this thread, as is `failed` */
+        bool failed;
     } at[CORE_STRIPES_MAX];
 };
 
@@ -160,6 +163,15 @@ bool stripe_hold(struct stripe_set *stripes);
 void stripe_let_go(struct stripe_set *stripes);
 /* COMMAND_CLOSE: closes the end on this thread and drops the command's hold. */
 void stripe_close(struct engine_thread *thread, struct stripe_set *stripes, uint64_t linger_ns, uint64_t now_ns);
+/*
+ * CORE_EVENT_CONN_FAILED of a connection of end `index`, not the home end: its flow is dead, perhaps that one alone.
+ * The connection takes no more messages then, and those that it has could wait for ever for others. So all of it fails.
+ */
+void stripe_end_failed(struct stripe_set *stripes, unsigned index, int32_t status);
+/* COMMAND_FAIL: the home end fails, which tells the peer, and drops the command's hold. */
+void stripe_fail(struct engine_thread *thread, struct stripe_set *stripes, int32_t status, uint64_t now_ns);
+/* The home end is open: fails if another end has failed before. */
+void stripe_home_open(struct engine_thread *thread, struct stripe_set *stripes, uint64_t now_ns);
 /* CORE_EVENT_CONN_ENDED of a connection of end `index`. */
 void stripe_end_closed(struct stripe_set *stripes, unsigned index);
 /* The home end's connection is over, or its one-sided operations are. */

@@ -408,6 +408,12 @@ static void give_up_flow(struct engine_thread *thread, void *argument)
     flow_give_up(((struct conn *)argument)->flow, false);
 }
 
+/* How the peer learns: by a FIN over the home flow, or a farewell over the one that is dead. */
+static bool tells_the_end(int status)
+{
+    return status == UCCL_ECLOSED || status == UCCL_EPEERDEAD;
+}
+
 /* A flow that has a part of a message is dead, the home flow is not: the connection is over, at both ends. */
 BOTH(stripe, a_dead_flow_of_a_part_ends_the_connection)
 {
@@ -419,13 +425,27 @@ BOTH(stripe, a_dead_flow_of_a_part_ends_the_connection)
     const struct stripe_set *stripes = &pair.conn[1]->stripes;
     thread_run(stripes->at[1].thread, give_up_flow, stripes->at[1].conns[CLASS_MESSAGES]);
     end_of(recv, UCCL_EPEERDEAD);
-    end_of(other, UCCL_ECLOSED);
+    cr_assert(tells_the_end(uccl_wait(other, SOON_MS, NULL)));
     while (uccl_conn_status(pair.conn[0]) == UCCL_OK || uccl_conn_status(pair.conn[1]) == UCCL_OK)
         sched_yield(); /* it is told after the requests */
-    IS(uccl_conn_status(pair.conn[0]), UCCL_ECLOSED);
+    cr_assert(tells_the_end(uccl_conn_status(pair.conn[0])));
     IS(uccl_conn_status(pair.conn[1]), UCCL_EPEERDEAD);
     pair_close(&pair);
     free(large);
+}
+
+/* So is one whose messages have no parts there: they could wait for ever for others, which nobody may post. */
+BOTH(stripe, a_dead_flow_without_parts_ends_it_too)
+{
+    struct pair pair;
+    uint8_t small[2][SMALL];
+    open_striping(&pair, lend, "4096");
+    uccl_request *recv = post_recv(pair.conn[1], small[1], SMALL), *other = post_recv(pair.conn[0], small[0], SMALL);
+    const struct stripe_set *stripes = &pair.conn[1]->stripes;
+    thread_run(stripes->at[1].thread, give_up_flow, stripes->at[1].conns[CLASS_MESSAGES]);
+    end_of(recv, UCCL_EPEERDEAD);
+    cr_assert(tells_the_end(uccl_wait(other, SOON_MS, NULL)));
+    pair_close(&pair);
 }
 
 /* Without requests for parts, messages are sent and received whole; the application has all of its own. */

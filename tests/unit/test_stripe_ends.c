@@ -86,3 +86,43 @@ Test(stripe_ends, those_of_what_is_revoked_too)
     ring_free(&other.ring);
     free(r);
 }
+
+/* The flow of a part dies while the connection is opened: before the home end is, or after. */
+Test(stripe_ends, an_end_that_fails_early_fails_the_connection)
+{
+    static _Atomic uint32_t armed;
+    for (unsigned open = 0; open < 2; open++) {
+        duo_open();
+        home.core = duo_core[0];
+        home.event_armed = &armed;
+        stripes = (struct stripe_set){.count = 2, .holds = 2, .at = {{.thread = &home}, {.thread = &other}}};
+        struct conn **conn = &stripes.at[0].conns[CLASS_MESSAGES];
+        *conn = open ? duo_conn[0][0] : NULL;
+        if (open)
+            stripe_home_open(&home, &stripes, duo_now);
+        cr_assert_not(core_conn_has_failed(duo_conn[0][0]));
+        stripe_fail(&home, &stripes, UCCL_EPEERDEAD, duo_now);
+        cr_assert_eq(core_conn_has_failed(duo_conn[0][0]), open);
+        cr_assert_eq(stripes.holds, 1);
+        *conn = duo_conn[0][0];
+        stripe_home_open(&home, &stripes, duo_now);
+        cr_assert(core_conn_has_failed(duo_conn[0][0]));
+    }
+}
+
+/* Several of its connections may fail: home hears of it once. */
+Test(stripe_ends, home_is_told_once)
+{
+    struct ring_entry entry;
+    cr_assert_eq(ring_init(&home.ring, RING), 0);
+    stripes = (struct stripe_set){.count = 2, .holds = 2, .at = {{.thread = &home}, {.thread = &other}}};
+    stripe_end_failed(&stripes, 1, UCCL_EPEERDEAD);
+    stripe_end_failed(&stripes, 1, UCCL_EPEERDEAD);
+    cr_assert_eq(stripes.holds, 3);
+    cr_assert(ring_pop(&home.ring, &entry));
+    cr_assert_eq(entry.object, &stripes);
+    cr_assert_eq(entry.what & COMMAND_MASK, COMMAND_FAIL);
+    cr_assert_eq((int32_t)(entry.what >> 32), UCCL_EPEERDEAD);
+    cr_assert_not(ring_pop(&home.ring, &entry));
+    ring_free(&home.ring);
+}
