@@ -248,6 +248,14 @@ static void end_with_deferred(struct conn *conn, uint64_t linger_ns, uint64_t no
     message_conn_event(conn);
 }
 
+/* A connection that has failed says so by itself, and the peer may not have heard it. */
+static bool is_telling(const struct conn *conn)
+{
+    const struct flow *flow = conn->flow;
+    return conn->state == CONN_FAILED && !flow->dead &&
+           (conn->fin_due || (conn->fin_seq != UINT64_MAX && !sent_is_acked(&flow->sent, conn->fin_seq)));
+}
+
 void conn_close(struct conn *conn, uint64_t linger_ns, uint64_t now_ns)
 {
     struct timer_wheel *wheel = &conn->flow->core->wheel;
@@ -258,13 +266,16 @@ void conn_close(struct conn *conn, uint64_t linger_ns, uint64_t now_ns)
         return;
     }
     conn_fail_parts(conn, UCCL_ECANCELED);
-    if (conn->state == CONN_FAILED || conn->for_parts || is_embryonic(conn)) {
+    if (!is_telling(conn) && (conn->state == CONN_FAILED || conn->for_parts || is_embryonic(conn))) {
         end_with_deferred(conn, linger_ns, now_ns);
         return;
     }
+    if (conn->state == CONN_FAILED) /* nobody is to hear of that any more */
+        queue_remove(&conn->flow->core->conn_events, &conn->event);
     conn->state = CONN_CLOSING;
     conn_fail_recvs(conn, UCCL_ECANCELED, DEFER_REVOKE_DUE);
-    fin_is_due(conn);
+    if (!conn->fin_sends_sent)
+        fin_is_due(conn);
     timer_arm(wheel, &conn->linger, now_ns + linger_ns);
     queue_append(&conn->flow->closers, &conn->closer);
 }
@@ -325,6 +336,14 @@ void conn_keep_fin(struct conn *conn)
 {
     struct wire_credit credit = credit_of(conn);
     gone_keep_fin(conn, &credit);
+}
+
+void conn_owe_fin(struct conn *conn)
+{
+    assert(conn->state == CONN_FAILED);
+    conn->abort_seq = UINT64_MAX; /* the FIN waits for no ABORT any more */
+    conn->fin_due = true;
+    flow_add_ctrl(conn);
 }
 
 /* Aborts the sends and gives the FIN a moment more, once; after that the connection is over in any case. */
@@ -428,7 +447,7 @@ static unsigned put_abort(struct conn *conn, uint8_t *at, bool of_send, uint64_t
 static unsigned put_fin(struct conn *conn, uint8_t *at, uint64_t seq)
 {
     uint8_t *begin = at;
-    struct wire_fin fin = {conn->remote_id, conn->sends_pending == 0, true};
+    struct wire_fin fin = {conn->remote_id, conn->sends_pending == 0 || conn->state == CONN_FAILED, true};
     at += put_credit(conn, at);
     conn->fin_due = false;
     conn->fin_sends_sent |= fin.sends_over;

@@ -187,6 +187,8 @@ void conn_try_finish(struct conn *conn);
 void conn_linger_over(struct conn *conn);
 /* The flow sends the FIN of this connection, which is over: the peer learns of its end. */
 void conn_keep_fin(struct conn *conn);
+/* The same by a connection that has failed and is still there, where the flow keeps too many. */
+void conn_owe_fin(struct conn *conn);
 /* Reports a complete message whose completion was deferred. */
 void conn_report_deferred(struct core_msg *msg);
 /*

@@ -248,10 +248,16 @@ void core_cancel(struct core *core, struct core_msg *msg, uint64_t now_ns)
 
 void core_conn_fail(struct core *core, struct conn *conn, int32_t status, uint64_t now_ns)
 {
+    struct flow *flow = conn->flow;
+    bool tells = conn->state == CONN_OPEN;
     core->now_ns = now_ns;
-    if (conn->state == CONN_OPEN)
+    /* all connections of a peer may fail at once; where queue pairs place, data waits for a FIN that is kept */
+    bool by_itself = tells && !flow->dead && flow->qps.count == 0 && gone_room(flow) == 0;
+    if (tells && !by_itself)
         conn_keep_fin(conn);
-    conn_fail(conn, status, conn->flow->dead ? DEFER_DRAIN : DEFER_REVOKE_DUE);
+    conn_fail(conn, status, flow->dead ? DEFER_DRAIN : DEFER_REVOKE_DUE);
+    if (by_itself)
+        conn_owe_fin(conn);
 }
 
 bool core_conn_has_failed(const struct conn *conn)

@@ -12,6 +12,9 @@
  * The FIN may not even have left when the connection is over: during an outage, chunks in flight leave no room. Then
  * the flow keeps the FIN and its CREDIT, and sends both as soon as it can. It does so too while the peer's address is
  * not proven: a peer that only receives has no frame for which it would get an answer.
+ *
+ * All connections to a peer may fail at once, when another flow to it is dead. Those of which the flow has no room to
+ * keep a FIN have it due themselves (conn_owe_fin()), and a close of theirs waits for it.
  */
 #ifndef UCCL_GONE_H
 #define UCCL_GONE_H

@@ -52,7 +52,7 @@ static unsigned duo_queued[2];
 static struct duo_request duo_requests[DUO_REQUESTS];
 static unsigned duo_request_count;
 static uint64_t duo_now;
-static unsigned duo_failed[2], duo_ended[2], duo_proven[2], duo_dead[2];
+static unsigned duo_failed[2], duo_ended[2], duo_called[2], duo_proven[2], duo_dead[2];
 static int32_t duo_failed_status[2];
 static unsigned duo_holes[2];             /* CORE_EVENT_FLOW_HOLE seen */
 static uint32_t duo_passing[2];           /* what the last one said */
@@ -246,6 +246,7 @@ static inline void duo_events(unsigned side)
             duo_back[side]++;
             break;
         case CORE_EVENT_CONN_CALLED:
+            duo_called[side]++;
             break;
         default:
             cr_assert_fail("an event of kind %d", (int)event.kind);

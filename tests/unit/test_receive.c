@@ -412,6 +412,39 @@ Test(gone, a_peer_dead_elsewhere_is_told, .init = open_with_part)
     duo_assert_rest();
 }
 
+/* So many fail at once that the flow keeps no more FINs: each tells it by itself, also one that is closed before. */
+static void one_of_many_is_told(bool closed)
+{
+    struct duo_request *recv = duo_recv(0, 50000), *own = duo_recv(1, 100);
+    duo_run(10 * MS); /* side 0 has no more to say */
+    struct duo_request *send = duo_send(1, 100);
+    for (uint32_t i = 0; i < GONE_IDS; i++)
+        gone_answer(duo_flow[1], 0x10000 + i);
+    cr_assert_eq(gone_room(duo_flow[1]), 0);
+    core_conn_fail(duo_core[1], duo_conn[1][0], UCCL_EPEERDEAD, duo_now);
+    if (closed)
+        core_conn_close(duo_core[1], duo_conn[1][0], 400 * MS, duo_now);
+    duo_events(1);
+    duo_run(300 * MS);
+    duo_assert_ended(recv, UCCL_ECLOSED, 0);
+    duo_assert_ended(own, UCCL_EPEERDEAD, 0);
+    duo_assert_ended(send, UCCL_EPEERDEAD, 0);
+    cr_assert(duo_failed[0] == 1 && duo_failed_status[0] == UCCL_ECLOSED);
+    cr_assert(duo_failed[1] == !closed && duo_called[1] == 0);
+    cr_assert_eq(duo_ended[1], closed, "before its time is up");
+    duo_assert_rest();
+}
+
+Test(gone, each_of_many_is_told, .init = open_with_part)
+{
+    one_of_many_is_told(false);
+}
+
+Test(gone, each_of_many_is_told_though_it_is_closed, .init = open_with_part)
+{
+    one_of_many_is_told(true);
+}
+
 Test(gone, it_is_not_answered, .init = open_with_part)
 {
     begin();
