@@ -34,7 +34,10 @@ static void free_kept(struct uccl_engine *engine)
         *link = conn->next;
         onesided_free(conn->stripes.onesided);
         conn->stripes.onesided = NULL;
-        keep_closed(engine, conn);
+        if (conn->handed_out)
+            keep_closed(&engine->closed, conn);
+        else
+            free(conn); /* nobody can have its handle: strangers push nothing out */
     }
 }
 

@@ -182,8 +182,8 @@ static void engine_destroy(struct uccl_engine *engine)
         onesided_free(conn->stripes.onesided);
         free(conn);
     }
-    for (unsigned i = 0; i < CLOSED_KEPT; i++)
-        free(engine->closed[i]);
+    closed_free(&engine->closed);
+    closed_free(&engine->closed_exports);
     free(engine->threads);
     if (engine->nic)
         engine->nic->ops->close(engine->nic);

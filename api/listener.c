@@ -646,7 +646,7 @@ UCCL_API int uccl_listener_close(uccl_listener *listener)
     shutdown(listener->fd, SHUT_RDWR); /* also for copies that children of fork() have */
     close(listener->fd);
     pthread_mutex_lock(&engine->lock);
-    keep_closed(engine, listener);
+    keep_closed(&engine->closed, listener);
     pthread_mutex_unlock(&engine->lock);
     return UCCL_OK;
 }

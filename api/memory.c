@@ -120,7 +120,7 @@ UCCL_API int uccl_dereg_mr(uccl_mr *mr)
     mem_cache_put(&engine->regions, mr->region);
     mr->region = NULL;
     pthread_mutex_lock(&engine->lock);
-    keep_closed(engine, mr);
+    keep_closed(&engine->closed, mr);
     pthread_mutex_unlock(&engine->lock);
     return UCCL_OK;
 }

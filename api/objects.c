@@ -12,11 +12,17 @@ void sleep_on(struct pollfd *fds, unsigned count, int timeout_ms)
         nanosleep(&nap, NULL); /* there are more than RLIMIT_NOFILE allows by now */
 }
 
-void keep_closed(struct uccl_engine *engine, void *object)
+void keep_closed(struct closed *closed, void *object)
 {
-    void **slot = &engine->closed[engine->closed_next++ % CLOSED_KEPT];
+    void **slot = &closed->at[closed->next++ % CLOSED_KEPT];
     free(*slot);
     *slot = object;
+}
+
+void closed_free(struct closed *closed)
+{
+    for (unsigned i = 0; i < CLOSED_KEPT; i++)
+        free(closed->at[i]);
 }
 
 struct uccl_request *request_take_for(struct uccl_conn *conn, void *buffer, struct uccl_mr *mr)

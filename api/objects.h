@@ -21,6 +21,12 @@
 
 enum { CLOSED_KEPT = 64 };
 
+/* The objects of some kinds that were closed last. */
+struct closed {
+    void *at[CLOSED_KEPT];
+    unsigned next;
+};
+
 struct uccl_engine {
     struct params params;
     uint32_t process; /* that opened it (process.h) */
@@ -54,10 +60,9 @@ struct uccl_engine {
     uint16_t *conn_generations;    /* by index, so that an id does not soon come again */
     uint64_t *conn_indices;        /* bitmap of those in use */
     uint32_t conn_cursor;
-    unsigned next_home;             /* engine threads take connections in turn */
-    unsigned next_at[NIC_ENDS_MAX]; /* and those of a NIC the connections that are to begin there */
-    void *closed[CLOSED_KEPT];      /* the objects closed last: see keep_closed() */
-    unsigned closed_next;
+    unsigned next_home;                   /* engine threads take connections in turn */
+    unsigned next_at[NIC_ENDS_MAX];       /* and those of a NIC the connections that are to begin there */
+    struct closed closed, closed_exports; /* see keep_closed() */
 };
 
 /* The end of a connection on one engine thread: its home, or a thread that carries parts; or an annex of the home. */
@@ -76,6 +81,7 @@ struct uccl_conn {
     struct stripe_set stripes; /* its ends, home first; only the owners of the cores touch them */
     struct conn_end ends[CORE_STRIPES_MAX];
     struct conn_end annexes[ANNEXES]; /* if stripes.onesided is there */
+    bool handed_out;                  /* the application has had it */
     bool abandoned;                   /* nobody waits until it is over; under the engine's lock, */
     struct queue_link of_abandoned;   /* like its place among those */
     _Atomic bool closing;             /* the application has closed it */
@@ -102,7 +108,8 @@ struct uccl_mr {
 
 struct uccl_export {
     struct queue_link of_engine, of_mr; /* on all_exports, and on mr->exports */
-    struct uccl_mr *mr;
+    struct uccl_engine *engine;
+    struct uccl_mr *mr; /* may be gone once it is over */
     struct exported *entry;
     struct nic_mr nic[NIC_PLACERS_MAX]; /* to be written to: registrations of its own, whose keys end with it */
     unsigned revokers;                  /* threads that revoke it: the entry stays */
@@ -129,7 +136,8 @@ void sleep_on(struct pollfd *fds, unsigned count, int timeout_ms);
  * Frees a closed connection, listener or registration some time later: until then `closed` or `closing` detects a
  * second close. Under the engine's lock.
  */
-void keep_closed(struct uccl_engine *engine, void *object);
+void keep_closed(struct closed *closed, void *object);
+void closed_free(struct closed *closed);
 
 /* Its registrations with the NICs, or NULL: none reaches it. */
 const struct nic_mr *mr_of_nics(const struct uccl_mr *mr);

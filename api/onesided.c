@@ -91,6 +91,7 @@ UCCL_API int uccl_export_mr(uccl_mr *mr, void *address, size_t length, unsigned 
         return error;
     }
     pthread_mutex_lock(&engine->lock);
+    exported->engine = engine;
     exported->mr = mr;
     exported->entry = export_add(&engine->exports, &made);
     if (exported->entry) {
@@ -140,7 +141,7 @@ static void remove_export(struct uccl_engine *engine, struct uccl_export *export
 {
     queue_remove(&engine->all_exports, &exported->of_engine);
     export_remove(&engine->exports, exported->entry);
-    keep_closed(engine, exported);
+    keep_closed(&engine->closed_exports, exported);
 }
 
 /* `idle`: no access is under way, as this caller has seen. Under the lock. True: somebody has. */
@@ -176,7 +177,7 @@ UCCL_API int uccl_revoke(uccl_export *exported, int timeout_ms)
 {
     if (!exported)
         return UCCL_EINVAL;
-    struct uccl_engine *engine = exported->mr->engine;
+    struct uccl_engine *engine = exported->engine;
     if (inherited(engine))
         return UCCL_EFORKED;
     CANCEL_LATER;
@@ -481,6 +482,7 @@ static void resume(struct onesided *one)
 void conn_hand_out(struct uccl_conn *conn)
 {
     struct onesided *one = conn->stripes.onesided;
+    conn->handed_out = true;
     if (!one)
         return;
     pthread_mutex_lock(&conn->engine->notes.lock);

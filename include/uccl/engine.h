@@ -11,8 +11,8 @@
  *   - Threads: any thread may call anything on any object. The caller must not close an object while another
  *     thread is inside a call on that object.
  *   - Lifetime: do not use a closed object. An engine remembers the last 64 connections, listeners and
- *     registrations that were closed; calls on these return UCCL_EINVAL or UCCL_ECLOSED (uccl_conn_abort() and
- *     uccl_listener_port(): 0).
+ *     registrations that were closed, and 64 exports; calls on these return UCCL_EINVAL or UCCL_ECLOSED
+ *     (uccl_conn_abort() and uccl_listener_port(): 0).
  *   - Blocking: only calls with a `timeout_ms` block, and uccl_open() and the close calls, whose comments say for
  *     how long. `timeout_ms` < 0 waits without limit, 0 never blocks.
  *   - The library never prints to stdout, never exits, never aborts. Messages go to the log callback (default:

@@ -405,3 +405,69 @@ BOTH(close, acks_look_at_no_open_connection)
     munmap(shut, sizeof *newest);
     pair_close(&pair);
 }
+
+/* ---- what an engine remembers of the closed --------------------------------------------------------- */
+
+static bool remembers(const uccl_engine *engine, const void *object)
+{
+    bool found = false;
+    for (unsigned i = 0; i < CLOSED_KEPT; i++)
+        found |= engine->closed.at[i] == object;
+    return found;
+}
+
+/* Exports are remembered beside connections, listeners and registrations, not in their place. */
+Test(close, exports_push_nothing_out, .timeout = TIMEOUT_S)
+{
+    struct pair pair;
+    uccl_mr *mr;
+    uccl_export *exported = NULL;
+    uint8_t ref[UCCL_REF_BYTES], byte;
+    pair_open(&pair, "no");
+    IS(uccl_conn_close(pair.conn[1]), 0);
+    IS(uccl_reg_mr(pair.engine[1], &byte, 1, UCCL_MEM_HOST, &mr), 0);
+    for (unsigned i = 0; i < CLOSED_KEPT; i++) {
+        IS(uccl_export_mr(mr, &byte, 1, UCCL_ACCESS_READ, ref, &exported), 0);
+        IS(uccl_revoke(exported, SOON_MS), 0);
+    }
+    cr_assert(remembers(pair.engine[1], pair.conn[1]));
+    IS(uccl_conn_status(pair.conn[1]), UCCL_ECLOSED);
+    IS(uccl_dereg_mr(mr), 0);
+    for (unsigned i = 0; i < CLOSED_KEPT; i++) { /* these push the registration out, but not its export */
+        IS(uccl_reg_mr(pair.engine[1], &byte, 1, UCCL_MEM_HOST, &mr), 0);
+        IS(uccl_dereg_mr(mr), 0);
+    }
+    IS(uccl_revoke(exported, 0), UCCL_EINVAL);
+    pair_close(&pair);
+}
+
+/* Nor do clients whose handshakes do not end well: nobody has the handles of their connections. */
+Test(close, failed_handshakes_push_nothing_out, .timeout = TIMEOUT_S)
+{
+    struct pair pair;
+    unsigned handed_out = 1;
+    uccl_set_log(log_nothing, NULL);
+    pair_open(&pair, "no");
+    uccl_engine *server = pair.engine[1];
+    IS(uccl_conn_close(pair.conn[1]), 0);
+    for (unsigned round = 0; round < 300; round++) {
+        struct uccl_handle handle = pair.handle;
+        uccl_conn *conn = NULL, *accepted = NULL;
+        for (unsigned step = 0; step < round % 10 && !conn && !accepted; step++) {
+            uccl_connect(pair.engine[0], &handle, 0, &conn);
+            sleep_us(100);
+            uccl_accept(pair.listener, 0, &accepted);
+        }
+        uccl_connect_cancel(&handle);
+        if (conn)
+            IS(uccl_conn_abort(conn), 0);
+        if (!accepted)
+            uccl_accept(pair.listener, conn ? 1000 : 0, &accepted);
+        handed_out += accepted != NULL;
+        if (accepted)
+            IS(uccl_conn_abort(accepted), 0);
+    }
+    cr_assert_gt(server->conn_cursor, handed_out);
+    cr_assert_leq(server->closed.next, handed_out, "%u of %u", server->closed.next, handed_out);
+    pair_close(&pair);
+}
