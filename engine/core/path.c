@@ -168,6 +168,17 @@ uint16_t path_choose(struct path_set *set, int avoid)
     }
 }
 
+/* Whether it may swallow all that it carries. */
+static bool is_suspect(const struct path *path)
+{
+    return path->closed || (!path->worked && path->losses > 0);
+}
+
+uint16_t path_choose_for_ack(struct path_set *set, int avoid)
+{
+    return set->suspects ? path_choose_safe(set, avoid, false) : path_choose(set, avoid);
+}
+
 uint16_t path_choose_safe(struct path_set *set, int avoid, bool at_a_loss)
 {
     if (set->closes && avoid >= 0 && at_a_loss) {
@@ -202,6 +213,7 @@ int path_next_closed(const struct path_set *set, uint16_t from)
 void path_works(struct path_set *set, uint16_t path_number)
 {
     struct path *path = &set->paths[path_number];
+    set->suspects -= is_suspect(path);
     path->losses = 0;
     if (path->worked && !path->closed)
         return;
@@ -219,6 +231,7 @@ static void take_loss(struct path_set *set, struct path *path)
 {
     if (path->losses == 0)
         path->row_acks = set->acks;
+    set->suspects += !path->worked && path->losses == 0;
     if (path->losses < UINT8_MAX)
         path->losses++;
     bool is_good = path->worked && !path->closed;
@@ -226,6 +239,7 @@ static void take_loss(struct path_set *set, struct path *path)
         return;
     if (path->worked && (path->losses < CLOSING_ROW || set->acks - path->row_acks < CLOSING_ROW))
         return;
+    set->suspects += !is_suspect(path);
     path->closed = true;
     set->closed++;
     set->good -= is_good;

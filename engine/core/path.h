@@ -46,6 +46,7 @@ struct path_set {
     uint32_t acks;     /* reports that were no losses */
     uint16_t count;
     uint16_t good, closed;  /* paths that have worked and are not closed; that are closed */
+    uint16_t suspects;      /* paths that are closed, or have lost something and never worked */
     uint16_t cursor;        /* of round robin: the path whose turn is next */
     uint16_t until_explore; /* choices from the ring until one that ignores the ring */
     uint16_t recycled_head, recycled_count;
@@ -61,11 +62,17 @@ void path_set_init(struct path_set *set, struct path *paths, uint16_t count, uns
 /* The path for the next chunk; `avoid` (or -1): the path that just lost it, not chosen if another is there. */
 uint16_t path_choose(struct path_set *set, int avoid);
 /*
- * The path for a retransmission, an ack or a probe: one that has worked, if there is one. Where nothing seems to work
+ * The path for a retransmission or a probe: one that has worked, if there is one. Where nothing seems to work
  * (`at_a_loss`), another path than the last, and every other time the first one: firewalls know its ports from the
  * handshake.
  */
 uint16_t path_choose_safe(struct path_set *set, int avoid, bool at_a_loss);
+/*
+ * The path for an ack. Nothing tells whether acks arrive, so once a path seems to swallow packets they go where packets
+ * have arrived. Until then all paths take them in turn: who only receives has a path or two that have worked, and acks
+ * crowd the links of these.
+ */
+uint16_t path_choose_for_ack(struct path_set *set, int avoid);
 /* The next closed path to try, from `from` on, or -1. */
 int path_next_closed(const struct path_set *set, uint16_t from);
 /*

@@ -194,10 +194,15 @@ static inline bool rail_has_room(const struct rail *rail, bool bulk)
 {
     return !rail->reliable || channel_choose(&rail->paths, bulk) >= 0;
 }
-/* The path, counted within the rail, for acks and probes; -1: of a reliable rail none has room. */
-static inline int rail_control_path(struct rail *rail, int avoid)
+/* The path, counted within the rail, for probes; -1: of a reliable rail none has room. */
+static inline int rail_probe_path(struct rail *rail, int avoid)
 {
     return rail->reliable ? channel_choose(&rail->paths, false) : path_choose_safe(&rail->paths, avoid, false);
+}
+/* The same for acks. */
+static inline int rail_ack_path(struct rail *rail, int avoid)
+{
+    return rail->reliable ? channel_choose(&rail->paths, false) : path_choose_for_ack(&rail->paths, avoid);
 }
 
 /* The flying chunk that was sent last, or first, over this rail; NULL when none flies. */

@@ -188,7 +188,7 @@ static int ack_avoids(const struct flow *flow)
 /* The path, counted within the rail, for an ack that travels alone; -1: none has room. */
 static int ack_port(struct rail *rail)
 {
-    return rail_control_path(rail, rail_avoids(rail, ack_avoids(rail->flow)));
+    return rail_ack_path(rail, rail_avoids(rail, ack_avoids(rail->flow)));
 }
 
 static void ack_leaves(struct flow *flow, uint16_t path)

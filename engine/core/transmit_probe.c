@@ -54,7 +54,7 @@ static bool send_probe(struct rail *rail, struct tx_desc *desc, uint64_t now_ns)
         way = rail;
     bool copy = way != rail && flow_proven(rail->flow);
     if (way->reliable || copy || !probe_opens(&rail->probe))
-        path = (uint16_t)rail_control_path(way, way == rail ? probe_avoids(&rail->probe) : -1);
+        path = (uint16_t)rail_probe_path(way, way == rail ? probe_avoids(&rail->probe) : -1);
     if (!copy)
         probe_leaves(&rail->probe, what, path);
     train.header += probe_put(rail, what, train_at(&train) + train.header, now_ns);
@@ -133,7 +133,7 @@ bool tx_send_farewell(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
     struct core *core = flow->core;
     struct rail *rail = flow->main;
     struct train train = tx_scratch_train(core);
-    uint16_t path = (uint16_t)rail_control_path(rail, -1);
+    uint16_t path = (uint16_t)rail_probe_path(rail, -1);
     train.header += wire_put_flow(train_at(&train) + train.header, &(struct wire_flow){FLOW_CLOSED});
     train_end_datagram(core, &train);
     tx_describe_unnumbered(rail, train.buffer, train.header, path, TX_DUE_FAREWELL, desc, now_ns);

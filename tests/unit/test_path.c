@@ -479,3 +479,47 @@ Test(path, what_had_better_arrive)
         cr_assert_eq(others, 0xffff);
     }
 }
+
+/* Who only receives has few paths that have worked. Its acks use all, until one seems to swallow what it carries. */
+Test(path, acks_spread_until_something_is_lost)
+{
+    for (unsigned i = 0; i < 3; i++) {
+        setup_closing(policies[i], 16);
+        path_report(&set, 5, PATH_GOOD, 0);
+        unsigned used = 0;
+        for (int n = 0; n < 400; n++)
+            used |= 1u << path_choose_for_ack(&set, -1);
+        cr_assert_eq(__builtin_popcount(used), 16, "policy %u: %x", policies[i], used);
+        path_report(&set, 9, PATH_LOST, 0);
+        cr_assert_eq(set.suspects, 1);
+        for (int n = 0; n < 100; n++)
+            cr_assert_eq(path_choose_for_ack(&set, -1), 5, "policy %u", policies[i]);
+        path_works(&set, 9);
+        cr_assert_eq(set.suspects, 0);
+        for (int n = 0; n < 400; n++)
+            used |= 1u << path_choose_for_ack(&set, -1);
+        cr_assert_eq(__builtin_popcount(used), 16);
+    }
+}
+
+/* Nothing has worked yet, so that no path closes: the loss counts all the same. */
+Test(path, a_loss_before_anything_has_worked_makes_a_suspect)
+{
+    setup_closing(PATH_RECYCLE, 4);
+    for (unsigned n = 0; n < 300; n++)
+        path_report(&set, 1, PATH_LOST, 0);
+    cr_assert(set.closed == 0 && set.suspects == 1);
+    path_report(&set, 0, PATH_GOOD, 0);
+    for (int n = 0; n < 100; n++)
+        cr_assert_eq(path_choose_for_ack(&set, -1), 0);
+    path_report(&set, 1, PATH_LOST, 0);
+    cr_assert(set.closed == 1 && set.suspects == 1);
+    for (unsigned n = 0; n < 20; n++) { /* one that has worked is a suspect once it is closed */
+        path_report(&set, 2, PATH_GOOD, 0);
+        path_report(&set, 0, PATH_LOST, 0);
+    }
+    cr_assert(set.paths[0].closed && set.closed == 2 && set.suspects == 2);
+    path_works(&set, 0);
+    path_works(&set, 1);
+    cr_assert(set.closed == 0 && set.suspects == 0);
+}
