@@ -5,6 +5,7 @@
 #include "base/futex.h"
 #include "base/log.h"
 #include "base/pin.h"
+#include "base/slice.h"
 #include "base/unmap.h"
 #include "gpu/stage.h"
 #include "thread/crc32c_hw.h"
@@ -128,6 +129,7 @@ static void *thread_main(void *argument)
     prctl(PR_SET_NAME, name);
     if (thread->params->pin || thread->params->cpus[0])
         thread->pin_claim = pin_thread(thread->params->cpus, thread->numa_node, thread->index);
+    slice_shorten();
     lend_serve(thread);
     /* the last acks spare the peer its timeouts */
     core_flush_acks(thread->core);

@@ -30,6 +30,7 @@ static _Atomic uint32_t armed;
 static unsigned rounds_expired;
 static _Atomic unsigned nic_told, owner_told; /* wakes of those who sleep on `in_nic`, on `owner` */
 static _Atomic uint64_t lease_ns;             /* the engine thread's last sleep on `owner` */
+static _Atomic unsigned slices;               /* asked for by the engine thread */
 static _Atomic bool freeze, frozen;           /* which is to go on for as long as the test says */
 
 static bool on_syscall(long number, const long argument[6])
@@ -45,6 +46,7 @@ static bool on_syscall(long number, const long argument[6])
             nanosleep(&(struct timespec){0, 100000}, NULL);
         frozen = false;
     }
+    slices += number == SYS_sched_setattr && pthread_equal(thread.pthread, pthread_self());
     return false;
 }
 
@@ -626,6 +628,13 @@ Test(thread, what_the_nic_says_is_passed_on, .timeout = TIMEOUT_S)
     nic.failure = UCCL_EIO;
     fake_wake(&queue.base);
     SOON(failure_told == UCCL_EIO);
+    stop();
+}
+
+Test(thread, asks_for_short_slices, .timeout = TIMEOUT_S)
+{
+    start(false);
+    SOON(slices == 1);
     stop();
 }
 
