@@ -582,8 +582,7 @@ static void set_pipes(struct cluster_options *options, struct rng *rng)
 
 static void set_pipes_crash(struct cluster_options *options, struct rng *rng)
 {
-    static const set_fn others[] = {set_crash, set_device_crash};
-    others[rng_below(rng, 2)](options, rng);
+    (rng_below(rng, 2) ? set_device_crash : set_crash)(options, rng);
     use_pipes(options, rng);
 }
 
@@ -766,6 +765,7 @@ static const struct scenario scenarios[] = {
     SCENARIO("engines-pipes", set_pipes),
     SCENARIO("engines-pipes-crash", set_pipes_crash),
     SCENARIO("engines-threads", set_threads),
+    SCENARIO("engines-half-dead", set_half_dead),
     SCENARIO("service-wait", service_wait),
     SCENARIO("service-accept", service_accept),
     SCENARIO("service-connections", service_connections),

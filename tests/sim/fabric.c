@@ -169,7 +169,8 @@ static bool cut_off(const struct packet *packet)
         if (machine.now_ns >= outage->begin_ns && machine.now_ns < outage->end_ns &&
             matches(outage->from, packet->from) && matches(outage->to, packet->to) &&
             matches(outage->path, packet->path) && packet->length > outage->passing_bytes &&
-            (outage->nic == 0 || outage->nic == packet->nic + 1))
+            (outage->nic == 0 || outage->nic == packet->nic + 1) &&
+            (outage->queue == 0 || outage->queue == packet->port + 1))
             return true;
     }
     return false;

@@ -21,6 +21,7 @@ struct outage {
     uint64_t begin_ns, end_ns;
     uint32_t passing_bytes; /* datagrams that are no larger pass all the same; 0: none do */
     uint8_t nic;            /* of packets of NIC `nic` - 1 of both nodes; 0: of any */
+    uint8_t queue;          /* of packets to queue `queue` - 1 of a node; 0: to any */
 };
 
 struct fabric_options {

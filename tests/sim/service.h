@@ -47,5 +47,6 @@ void onesided_pipes_stops(struct cluster_options *options, struct rng *rng);
 void onesided_hostile_pipes(struct cluster_options *options, struct rng *rng);
 /* threads.c */
 void set_threads(struct cluster_options *options, struct rng *rng);
+void set_half_dead(struct cluster_options *options, struct rng *rng);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A scenario of whole engines with many threads each, whose messages are about as long as has them shared or not. */
+/* Scenarios of whole engines with several threads each: how messages are shared, and a thread that nothing reaches. */
 #include "core/units.h"
 #include "service.h"
 
@@ -34,4 +34,30 @@ void set_threads(struct cluster_options *options, struct rng *rng)
         options->preempt_every = 8u << rng_below(rng, 6);
         options->preempt_ns = 1u << (14 + rng_below(rng, 6));
     }
+}
+
+/*
+ * What the first two nodes send to one engine thread of the other is lost, for longer than the dead-peer time. The
+ * others give nobody up, nor do they carry on with half of a connection.
+ */
+void set_half_dead(struct cluster_options *options, struct rng *rng)
+{
+    options->expect_dead = true;
+    options->params.num_engines = 2 + rng_below(rng, 3);
+    options->params.dead_peer_ms = 50 + rng_below(rng, 100);
+    options->params.stripe_min_kb = 64;
+    options->size_max = rng_below(rng, 4) ? 60000 : 200000; /* without parts, or with some */
+    options->sessions = 2 + rng_below(rng, 3);
+    options->post_gap_ns = options->recv_gap_ns = 1u << (23 + rng_below(rng, 3)); /* they still talk then */
+    uint64_t begin_ns = rng_below(rng, 50u * NS_PER_MS), dead_ns = options->params.dead_peer_ms * NS_PER_MS;
+    bool heals = rng_below(rng, 2);
+    uint8_t queue = (uint8_t)(1 + rng_below(rng, (uint32_t)options->params.num_engines));
+    for (uint16_t from = 0; from < 2; from++)
+        options->fabric.outages[options->fabric.outage_count++] =
+            (struct outage){.from = from,
+                            .to = !from,
+                            .path = FABRIC_ANY,
+                            .queue = queue,
+                            .begin_ns = begin_ns,
+                            .end_ns = heals ? begin_ns + 2 * dead_ns : UINT64_MAX};
 }
