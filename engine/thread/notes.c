@@ -105,18 +105,22 @@ struct note *notes_take(struct notes *notes)
 
 void notes_drop(struct notes *notes, const struct onesided *from, struct notes_waiting *waiting)
 {
+    struct note *before = NULL;
     pthread_mutex_lock(&notes->lock);
     bool some = notes->head;
     waiting->over = true;
-    notes->tail = NULL;
-    for (struct note **link = &notes->head, *note; (note = *link);) {
-        if (note->from == from) {
-            *link = note->next;
-            free(note);
-        } else {
-            notes->tail = note;
+    /* no further than its last: those of others may be very many */
+    for (struct note **link = &notes->head, *note; waiting->bytes && (note = *link);) {
+        if (note->from != from) {
+            before = note;
             link = &note->next;
+            continue;
         }
+        *link = note->next;
+        if (notes->tail == note)
+            notes->tail = before;
+        waiting->bytes -= note->length + NOTE_COST;
+        free(note);
     }
     if (some && !notes->head)
         make_unreadable(notes);

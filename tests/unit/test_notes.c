@@ -5,6 +5,7 @@
 #include <criterion/criterion.h>
 #include <poll.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 
 static struct notes notes;
 static struct notes_waiting waiting[3];
@@ -26,6 +27,7 @@ static void expect(unsigned i, uint8_t byte)
     cr_assert_not_null(note);
     cr_assert_eq(notes_take(&notes), note);
     cr_assert(note->from == from(i) && note->length == 1 && note->bytes[0] == byte, "byte %u", note->bytes[0]);
+    waiting[i].bytes -= note->length + NOTE_COST; /* as uccl_notify_next() does */
     free(note);
 }
 
@@ -66,5 +68,24 @@ Test(notes, the_descriptor_is_readable_while_some_wait, .timeout = 20)
     cr_assert(readable(fd));
     notes_drop(&notes, from(1), &waiting[1]);
     cr_assert_not(readable(fd));
+    notes_free(&notes);
+}
+
+/* However many wait, the end of a connection costs what its own cost: who goes through the others crashes. */
+Test(notes, an_end_looks_no_further_than_its_last, .timeout = 20)
+{
+    void *shut = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    cr_assert_neq(shut, MAP_FAILED);
+    notes_init(&notes);
+    add(0, 1), add(1, 2), add(0, 3);
+    struct note *first = notes.head, *last = notes.tail, *second = first->next;
+    first->next = shut;
+    notes_drop(&notes, from(2), &waiting[2]); /* has none */
+    first->next = second;
+    last->next = shut;
+    notes_drop(&notes, from(1), &waiting[1]);
+    last->next = NULL;
+    expect(0, 1), expect(0, 3);
+    munmap(shut, 4096);
     notes_free(&notes);
 }
