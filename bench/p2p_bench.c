@@ -138,6 +138,8 @@ static void parse_sizes(struct argp_state *state, struct options *o, const char 
             argp_error(state, "--sizes=%s: at most %d sizes", text, SIZES_MAX);
             return;
         }
+        if (!*item)
+            argp_error(state, "--sizes=%s: entry %zu is empty", text, (size_t)o->size_count + 1);
         o->sizes[o->size_count++] = tool_parse_size(state, "sizes", item, 1, TOOL_SIZE_MAX);
     }
 }

@@ -4,7 +4,7 @@
 # small Meson project whose tests are shell scripts, counted by the functions of run.sh. TAP.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/integration/lib.sh"
-plan 44
+plan 45
 
 # What run.sh says of COMMAND..., which calls its functions: the status is that of run.sh
 run_sh() {
@@ -210,6 +210,11 @@ listed_parts() {
     done
 }
 check "each part is listed" listed_parts
+named_twice() {
+    timeout 20 "$SOURCE/tests/run.sh" model house model >"$WORK/said.log" 2>&1 && { echo "it passed" && return 1; }
+    grep -q '^model is named twice' "$WORK/said.log"
+}
+check "a part that is named twice is refused" named_twice
 
 # of an unpacked release, and of a clone with the last commit alone: nothing is known to have changed
 no_history() {

@@ -480,6 +480,7 @@ while [ $# -gt 0 ]; do
     *)
         [[ " $PARTS $CI_PARTS $MORE_PARTS " == *" $1 "* ]] ||
             bad_argument "no such part: $1; there are $PARTS $CI_PARTS $MORE_PARTS"
+        [[ " ${parts[*]} " != *" $1 "* ]] || bad_argument "$1 is named twice"
         parts+=("$1")
         ;;
     esac

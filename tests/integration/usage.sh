@@ -4,7 +4,7 @@
 # with a status other than 0, soon.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/lib.sh"
-plan 80
+plan 81
 UNEQUAL=0 # looks at what is refused
 
 export UCCL_CONNECT_MS=2000
@@ -56,6 +56,7 @@ check "negative msize" refuses 5 'msize' "$TRANSPORT_TEST" --serverip=127.0.0.1 
 check "boolean that is none" refuses 5 'bi' "$TRANSPORT_TEST" --serverip=127.0.0.1 --bi=maybe
 check "no iterations" refuses 5 'iterations' "$TRANSPORT_TEST" --serverip=127.0.0.1 --iterations=x
 check "sizes that are none" refuses 5 'sizes' "$P2P_BENCH" --local --sizes=12,many
+check "an empty entry of sizes" refuses 5 'sizes=64,,65: entry 2 is empty' "$P2P_BENCH" --local --sizes=64,,65
 
 # beyond LIMIT...: "TOOL FLAG" each, which is refused as wrong usage that names the flag
 beyond() {
