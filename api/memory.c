@@ -47,7 +47,8 @@ void mr_leave_range(struct uccl_engine *engine, struct uccl_mr *mr)
 static int reg_mr(struct uccl_engine *engine, void *address, size_t length, enum uccl_mem kind,
                   const struct direct_dmabuf *dmabuf, struct uccl_mr **out)
 {
-    if (!engine || !out || (!address && length))
+    bool wraps = length > UINTPTR_MAX - (uintptr_t)address;
+    if (!engine || !out || (!address && length) || wraps)
         return UCCL_EINVAL;
     if (inherited(engine))
         return UCCL_EFORKED;

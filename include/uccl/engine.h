@@ -462,7 +462,7 @@ enum uccl_mem { UCCL_MEM_AUTO = 0, UCCL_MEM_HOST = 1, UCCL_MEM_CUDA = 2, UCCL_ME
  * registration: register no more than that. Registrations of an identical range share their resources.
  * The call changes no thread's current device or context and touches no GPU that the application does not use.
  * UCCL_ENOTSUP: this build or machine lacks the kind, or the memory is of another kind; UCCL_EINVAL: the range reaches
- * beyond its allocation; UCCL_ENOMEM.
+ * beyond its allocation, or beyond the last address; UCCL_ENOMEM.
  */
 int uccl_reg_mr(uccl_engine *engine, void *address, size_t length, enum uccl_mem kind, uccl_mr **out);
 

@@ -93,6 +93,7 @@ Test(api_arguments, calls_about_messages_survive_nothing, .timeout = TIMEOUT_S)
     IS(uccl_reg_mr(NULL, text, 1, UCCL_MEM_HOST, &mr), UCCL_EINVAL);
     IS(uccl_reg_mr(engine, NULL, 1, UCCL_MEM_HOST, &mr), UCCL_EINVAL);
     IS(uccl_reg_mr(engine, text, 1, UCCL_MEM_HOST, NULL), UCCL_EINVAL);
+    IS(uccl_reg_mr(engine, text, SIZE_MAX, UCCL_MEM_HOST, &mr), UCCL_EINVAL); /* beyond the last address */
     IS(uccl_reg_mr(engine, text, 1, (enum uccl_mem)77, &mr), UCCL_ENOTSUP);
     IS(uccl_dereg_mr(NULL), UCCL_EINVAL);
     IS(uccl_send_async(NULL, text, 1, NULL, &request), UCCL_EINVAL);
