@@ -123,7 +123,7 @@ for mode in "UCCL_LEND=yes UCCL_UDP_IO=mmsg" "UCCL_LEND=no UCCL_NUM_ENGINES=2 UC
     start server env "${settings[@]}" "$CALLERS" serve "$PORT" 2 2
     SERVER_PID=$PID
     wait_listening "$SERVER_PID" "$PORT"
-    { settled && good 4 && settled; } >"$WORK/first.log" 2>&1
+    { settled && good 4 && settled && until_true 10 nobody_left; } >"$WORK/first.log" 2>&1
     LEVEL=$COUNTS mappings=$MAPPINGS
     check "clients one after another, $mode" level good
     check "clients that are killed, $mode" level killed KILL

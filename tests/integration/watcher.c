@@ -108,7 +108,8 @@ static void verify(uint32_t step)
         for (size_t i = 0; i < words_of(step); i++) {
             if (slots[conn][step % SLOTS][i] == word_of(conn, step, i))
                 continue;
-            fprintf(stderr, "watcher: step %u, connection %u: word %zu is wrong\n", step, conn, i);
+            fprintf(stderr, "watcher: step %u, connection %u: word %zu is %016llx, not %016llx\n", step, conn, i,
+                    (unsigned long long)slots[conn][step % SLOTS][i], (unsigned long long)word_of(conn, step, i));
             exit(1);
         }
     }
@@ -145,14 +146,19 @@ static int receive(uint16_t port, unsigned seconds, bool watched)
     uccl_engine *engine;
     uccl_listener *listener;
     struct uccl_handle handle;
-    uccl_conn *conns[CONNS];
+    uccl_conn *conns[CONNS], *conn;
     pthread_t watcher;
     uint64_t end_ms, duplicates, datagrams;
     uint32_t step = 0;
     must("open", uccl_open(NULL, &engine));
     must("listen", uccl_listen(engine, -1, port, &handle, &listener));
     for (unsigned i = 0; i < CONNS; i++) {
-        must("accept", uccl_accept(listener, LIMIT_MS, &conns[i]));
+        unsigned number = CONNS; /* a network that delays some packets may swap two connections */
+        must("accept", uccl_accept(listener, LIMIT_MS, &conn));
+        must("number", uccl_conn_private(conn, &number, sizeof number));
+        if (number >= CONNS)
+            must("number", UCCL_EPROTO);
+        conns[number] = conn;
         for (unsigned k = 0; k < SLOTS; k++) {
             slots[i][k] = aligned_alloc(ALIGNMENT, largest());
             if (!slots[i][k])
@@ -187,7 +193,8 @@ static int send_all(const char *address, uint16_t port)
     must("address", uccl_handle_from_address(address, port, &handle));
     must("open", uccl_open(NULL, &engine));
     for (unsigned i = 0; i < CONNS; i++) {
-        must("connect", uccl_connect(engine, &handle, LIMIT_MS, &conns[i]));
+        struct uccl_conn_options options = {.size = sizeof options, .private_data = &i, .private_bytes = sizeof i};
+        must("connect", uccl_connect_with(engine, &handle, LIMIT_MS, &options, &conns[i]));
         words[i] = malloc(largest());
         if (!words[i])
             return 1;
