@@ -254,20 +254,22 @@ void connection_on_event(void *context, const struct core_event *event)
         onesided_event(end->of->stripes.onesided, end->annex - 1u, event->kind, event->status);
         return;
     }
+    struct stripe_set *stripes = &end->of->stripes;
+    unsigned index = (unsigned)(end - end->of->ends); /* 0: the home end */
     if (event->kind == CORE_EVENT_CONN_FAILED) {
         int32_t was = atomic_load(&end->of->status);
         while (was != UCCL_ECLOSED && !atomic_compare_exchange_weak(&end->of->status, &was, event->status))
             ; /* a close stays what has ended it */
-        if (end != end->of->ends &&
-            event->status != UCCL_ECLOSED) /* what a close was preceded by comes to the home end */
-            stripe_end_failed(&end->of->stripes, (unsigned)(end - end->of->ends), event->status);
-        if (event->status == UCCL_EPEERDEAD && end->of->stripes.onesided && end == end->of->ends)
-            onesided_peer_dead(end->of->stripes.onesided);
+        /* what came before a close of the peer arrives at the home end by itself */
+        if (index > 0 && event->status != UCCL_ECLOSED)
+            stripe_end_failed(stripes, index, event->status);
+        if (index == 0 && event->status == UCCL_EPEERDEAD && stripes->onesided)
+            onesided_peer_dead(stripes->onesided);
         return;
     }
     if (event->status == UCCL_ETIMEDOUT || event->status == UCCL_EPEERDEAD)
         atomic_store_explicit(&end->of->peer->silent_ns, clock_now_ns(), memory_order_relaxed);
-    stripe_end_closed(&end->of->stripes, (unsigned)(end - end->of->ends));
+    stripe_end_closed(stripes, index);
 }
 
 UCCL_API int uccl_conn_status(const uccl_conn *conn)

@@ -133,10 +133,11 @@ static inline bool inherited(const struct uccl_engine *engine)
 void sleep_on(struct pollfd *fds, unsigned count, int timeout_ms);
 
 /*
- * Frees a closed connection, listener or registration some time later: until then `closed` or `closing` detects a
- * second close. Under the engine's lock.
+ * Frees a closed object some time later, when CLOSED_KEPT others of its kinds have been closed: until then its own mark
+ * of that detects a second close. Under the engine's lock.
  */
 void keep_closed(struct closed *closed, void *object);
+/* Frees those that are kept, when the engine ends. */
 void closed_free(struct closed *closed);
 
 /* Its registrations with the NICs, or NULL: none reaches it. */
